@@ -1,0 +1,305 @@
+"""A recorded computation as plain data: numbered nodes, edges in operand order, module calls.
+
+One node is one value together with the operation that made it. Everything that shows a graph (listing, DOT
+text, pictures, the step player) reads this data and nothing else; it knows no picture format.
+Numbers follow the recording: operations in the order they ran, each leaf just before its first use, so an
+operand's number is always smaller than its user's and the same computation gets the same numbers every time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from ..autograd import Scope
+    from ..tensor import Tensor
+
+Kind = Literal["parameter", "leaf", "input", "constant", "operation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Stands in `Node.arguments` where the operation received the value of another node."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One value and how it was made.
+
+    `name` is what a reader calls it (may repeat in different module calls, see `Trace.unique_names`); `named`
+    tells a name that someone gave from one made up here. Kinds: a `parameter` of a module; a `leaf` that wants
+    gradients; an `input` (named, wants none); a `constant` (unnamed, wants none); an `operation`'s result.
+    `arguments` are the operation's arguments in order, with `Operand(id)` in the place of each tensor.
+    """
+
+    id: int
+    name: str
+    named: bool
+    kind: Kind
+    op: str | None
+    operands: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    requires_grad: bool
+    is_output: bool
+    module: int | None
+    tensor: Tensor = field(repr=False, compare=False)
+
+    @property
+    def is_scalar_constant(self) -> bool:
+        """A bare number such as the 2 in `x * 2`: shown inside a formula, not as a box."""
+        return self.kind == "constant" and self.shape == () and not self.is_output
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """The value of `source` is operand number `position` (from 0) of `target`."""
+
+    source: int
+    target: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One CALL of a module; two calls of one module are two of these. `path` is like `blocks.0.attn`."""
+
+    id: int
+    name: str
+    kind: str
+    path: str
+    parent: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A computation: `nodes[i].id == i`, operands before their users; `modules` parents before children."""
+
+    nodes: tuple[Node, ...]
+    modules: tuple[Module, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def edges(self) -> Iterator[Edge]:
+        """Every use of a value, in recording order; an operand used twice gives two edges."""
+        for node in self.nodes:
+            for position, source in enumerate(node.operands):
+                yield Edge(source, node.id, position)
+
+    def module_chain(self, module: int | None) -> list[int]:
+        """The enclosing module calls from the outermost to `module` itself.
+
+        >>> Trace((), (Module(0, "", "GPT", "", None), Module(1, "h", "Block", "h", 0)), ()).module_chain(1)
+        [0, 1]
+        """
+        chain: list[int] = []
+        while module is not None:
+            chain.append(module)
+            module = self.modules[module].parent
+        return chain[::-1]
+
+    def unique_names(self) -> list[str]:
+        """A name per node that occurs once: the plain name, else with its module path, else numbered."""
+        count = Counter(node.name for node in self.nodes)
+        names: list[str] = []
+        used: set[str] = {name for name, n in count.items() if n == 1}
+        for node in self.nodes:
+            name = node.name
+            if count[name] > 1:
+                path = self.modules[node.module].path if node.module is not None else ""
+                stem = name = f"{path}.{name}" if path else name
+                k = 2
+                while name in used:
+                    name, k = f"{stem}_{k}", k + 1
+                used.add(name)
+            names.append(name)
+        return names
+
+
+def trace(outputs: Any, *inputs: Any, names: Any = None) -> Trace:
+    """The graph that produced `outputs`, as plain data.
+
+    `outputs` is a tensor, a list of tensors, a dict (its keys become names), or a module followed by the inputs
+    to call it with. `names` gives further names: a dict of tensors, or a module whose parameters then carry
+    their path. A name is resolved in this order: given here, `tensor.name`, the parameter's path in its module,
+    the operation's own name with a number.
+
+    >>> import tinygrad_attn as ta
+    >>> x = ta.Tensor([1.0, 2.0], requires_grad=True, name="x")
+    >>> [(n.id, n.name, n.kind, n.operands) for n in trace(x * x).nodes]
+    [(0, 'x', 'leaf', ()), (1, 'mul', 'operation', (0, 0))]
+    """
+    roots, given = as_tensors(outputs, *inputs)
+    given.update({id(t): name for name, t in _named(names)})
+    ordered = _recording_order(roots)
+    scopes = _ScopeTable()
+    number = {id(t): i for i, t in enumerate(ordered)}
+    output_ids = {id(t) for t in roots}
+    unnamed = Counter(
+        t.op.name for t in ordered if t.op is not None and not (t.name or given.get(id(t)))
+    )
+    counter: Counter[str] = Counter()
+
+    def made_up(base: str, total: int) -> str:
+        counter[base] += 1
+        return base if total == 1 else f"{base}_{counter[base]}"
+
+    nodes = []
+    for i, t in enumerate(ordered):
+        name = given.get(id(t)) or t.name
+        kind = _kind(t, bool(name))
+        operands = tuple(number[id(o)] for o in operands_of(t))
+        if name:
+            label = name
+        elif t.op is not None:
+            label = made_up(t.op.name, unnamed[t.op.name])
+        else:
+            label = made_up(kind, 0)
+        shape, dtype = _array_type(t.data)
+        nodes.append(
+            Node(
+                id=i,
+                name=label,
+                named=bool(name),
+                kind=kind,
+                op=None if t.op is None else t.op.name,
+                operands=operands,
+                arguments=tuple(_argument(a, number) for a in t.args or ()),
+                shape=shape,
+                dtype=dtype,
+                requires_grad=t.requires_grad,
+                is_output=id(t) in output_ids,
+                module=scopes.number(t.scope) if t.op is not None else None,
+                tensor=t,
+            )
+        )
+    return Trace(tuple(nodes), tuple(scopes.modules), tuple(number[id(t)] for t in roots))
+
+
+def as_tensors(outputs: Any, *inputs: Any) -> tuple[list[Tensor], dict[int, str]]:
+    """The distinct tensors in what a drawing function was given, and the names that came with them."""
+    from ..nn import Module as NNModule
+    from ..tensor import Tensor
+
+    given: dict[int, str] = {}
+    if isinstance(outputs, NNModule):
+        if not inputs:
+            raise TypeError(
+                f"a {type(outputs).__name__} alone has no graph yet: pass its inputs too, as in draw_graph(model, x),"
+                " or pass a tensor that it returned"
+            )
+        given.update({id(t): name for name, t in _named(outputs)})
+        outputs = outputs(*inputs)
+    elif inputs:
+        raise TypeError(f"inputs may follow a module only, not {_what(outputs)}")
+    if isinstance(outputs, Mapping):
+        given.update({id(t): str(name) for name, t in outputs.items()})
+        outputs = list(outputs.values())
+    found = [outputs] if isinstance(outputs, Tensor) else outputs
+    if not isinstance(found, (list, tuple)):
+        raise TypeError(f"expected a tensor, a list or dict of tensors, or a module and its inputs, not {_what(found)}")
+    roots: dict[int, Tensor] = {}
+    for t in found:
+        if t is None:  # a model's loss, when it was called without targets
+            continue
+        if not isinstance(t, Tensor):
+            raise TypeError(f"expected tensors in the list to draw, not {_what(t)}")
+        roots[id(t)] = t
+    return list(roots.values()), given
+
+
+def operands_of(t: Tensor) -> Iterator[Tensor]:
+    """The tensors among an operation's arguments, in order; concatenate and stack hold theirs in a tuple."""
+    from ..tensor import Tensor
+
+    if t.op is not None and t.args is None:
+        raise ValueError(
+            f"the graph behind {t.name or t.op.name!r} was freed by backward(): draw it before,"
+            " or call backward(retain_graph=True)"
+        )
+    for argument in t.args or ():
+        if isinstance(argument, Tensor):
+            yield argument
+        elif isinstance(argument, (tuple, list)):
+            yield from (a for a in argument if isinstance(a, Tensor))
+
+
+def _recording_order(roots: Iterable[Tensor]) -> list[Tensor]:
+    """Everything the roots depend on: operations as recorded, each leaf just before its first use."""
+    seen: dict[int, Tensor] = {}
+    stack = list(roots)
+    while stack:
+        t = stack.pop()
+        if id(t) not in seen:
+            seen[id(t)] = t
+            stack.extend(operands_of(t))
+    order: dict[int, Tensor] = {}
+    for t in sorted((t for t in seen.values() if t.op is not None), key=lambda t: t.index):
+        for operand in operands_of(t):
+            order.setdefault(id(operand), operand)
+        order[id(t)] = t
+    for t in roots:  # leaves that are drawn for their own sake
+        order.setdefault(id(t), t)
+    return list(order.values())
+
+
+class _ScopeTable:
+    """Numbers module calls in order of their first recorded operation, parents first."""
+
+    def __init__(self) -> None:
+        self.modules: list[Module] = []
+        self._ids: dict[int, int] = {}
+
+    def number(self, scope: Scope | None) -> int | None:
+        if scope is None:
+            return None
+        if id(scope) not in self._ids:
+            parent = self.number(scope.parent)
+            above = self.modules[parent].path if parent is not None else ""
+            path = f"{above}.{scope.name}" if above and scope.name else above or scope.name
+            self._ids[id(scope)] = len(self.modules)
+            self.modules.append(Module(len(self.modules), scope.name, scope.kind, path, parent))
+        return self._ids[id(scope)]
+
+
+def _kind(t: Tensor, named: bool) -> Kind:
+    from ..nn import Parameter
+
+    if t.op is not None:
+        return "operation"
+    if isinstance(t, Parameter):
+        return "parameter"
+    if t.requires_grad:
+        return "leaf"
+    return "input" if named else "constant"
+
+
+def _argument(a: Any, number: dict[int, int]) -> Any:
+    if id(a) in number:
+        return Operand(number[id(a)])
+    if isinstance(a, (tuple, list)) and any(id(x) in number for x in a):
+        return tuple(_argument(x, number) for x in a)
+    return a
+
+
+def _array_type(data: Any) -> tuple[tuple[int, ...], str]:
+    if isinstance(data, tuple):  # the hidden value of an operation with several outputs
+        return (len(data),), "tuple"
+    return data.shape, data.dtype.name
+
+
+def _named(names: Any) -> Iterable[tuple[str, Tensor]]:
+    if names is None:
+        return ()
+    pairs = names.items() if isinstance(names, Mapping) else names.named_parameters()
+    return ((str(name), t) for name, t in pairs)
+
+
+def _what(x: Any) -> str:
+    return "None" if x is None else f"{type(x).__name__} {x!r}"[:80]
