@@ -1,0 +1,192 @@
+// The graph: the SVG that Graphviz laid out, zoomed and panned by its viewBox and marked by CSS classes.
+
+class Ladder {
+  /** `choose(tensor)` is called when a node is clicked or activated. */
+  constructor(root, tensors, language, choose) {
+    this.root = root;
+    this.tensors = tensors;
+    this.choose = choose;
+    this.language = language;
+    this.nodes = new Map(); // tensor index -> the SVG groups (or buttons) that stand for it
+    this.edges = [];
+    this.marked = [];
+    this.view = null;
+  }
+
+  /** Shows one drawing: {svg, nodes: {DOT id: tensor indices}}; without an SVG, a list. */
+  show(drawing) {
+    this.nodes.clear();
+    this.edges = [];
+    this.marked = [];
+    this.root.querySelector(".drawing")?.remove();
+    const element = drawing.svg ? this.fromSvg(drawing) : this.fromList();
+    this.root.prepend(element);
+    this.fit();
+  }
+
+  fromSvg(drawing) {
+    const parsed = new DOMParser().parseFromString(drawing.svg, "image/svg+xml").documentElement;
+    const svg = document.importNode(parsed, true);
+    svg.classList.add("drawing");
+    svg.removeAttribute("width");
+    svg.removeAttribute("height");
+    svg.setAttribute("role", "group");
+    svg.setAttribute("aria-label", this.language.text("ladder"));
+    const standsFor = new Map(Object.entries(drawing.nodes));
+    for (const group of svg.querySelectorAll("g")) {
+      const title = group.querySelector(":scope > title")?.textContent ?? "";
+      group.removeAttribute("id"); // several pages may share a document
+      group.querySelector(":scope > title")?.remove();
+      if (group.classList.contains("node") && standsFor.has(title)) this.adoptNode(group, standsFor.get(title));
+      else if (group.classList.contains("edge")) this.adoptEdge(group, title, standsFor);
+    }
+    for (const link of svg.querySelectorAll("a")) link.replaceWith(...link.childNodes);
+    this.home = svg.viewBox.baseVal.width ? [...svg.getAttribute("viewBox").split(/[\s,]+/).map(Number)] : [0, 0, 100, 100];
+    this.svg = svg;
+    this.listenToPointer(svg);
+    return svg;
+  }
+
+  adoptNode(group, indices) {
+    const members = indices.map((i) => this.tensors[i]);
+    const last = members.at(-1);
+    group.classList.add(`role-${last.role}`, last.isBackward ? "lane-backward" : "lane-forward");
+    group.setAttribute("role", "button");
+    group.setAttribute("tabindex", "-1");
+    group.setAttribute("aria-label", last.name);
+    group.dataset.last = last.index;
+    for (const i of indices) {
+      if (!this.nodes.has(i)) this.nodes.set(i, []);
+      this.nodes.get(i).push(group);
+    }
+    const activate = () => this.choose(last);
+    group.addEventListener("click", () => { if (!this.dragged) activate(); });
+    group.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") { event.stopPropagation(); activate(); }
+    });
+  }
+
+  adoptEdge(group, title, standsFor) {
+    const [tail, head] = title.split("->").map((end) => end.split(":")[0]);
+    this.edges.push({ group, ends: [standsFor.get(tail) ?? [], standsFor.get(head) ?? []] });
+  }
+
+  fromList() { // no dot when the page was written: values left, their gradients right, on one row
+    this.svg = null;
+    const list = make("div", { class: "drawing list" });
+    const button = (tensor, lane) => {
+      if (!tensor) return make("span");
+      const element = make("button", { type: "button", class: `${lane} role-${tensor.role}`, onclick: () => this.choose(tensor) }, tensor.name);
+      this.nodes.set(tensor.index, [element]);
+      return element;
+    };
+    for (const tensor of this.tensors) {
+      if (tensor.isBackward || tensor.isInner) continue;
+      list.append(button(tensor, "lane-forward"), button(this.tensors[tensor.grad], "lane-backward"));
+    }
+    return make("div", { class: "drawing listed" }, make("p", {}, this.language.text("noDrawing")), list);
+  }
+
+  /** current: tensor indices marked; lit: the operands; reached(index): whether time has come to it. */
+  mark(current, lit, reached) {
+    for (const element of this.marked) element.classList.remove("current", "lit");
+    this.marked = [];
+    const put = (element, name) => { element.classList.add(name); this.marked.push(element); };
+    for (const [index, groups] of this.nodes) {
+      for (const group of groups) {
+        if (Number(group.dataset.last ?? index) === index) group.classList.toggle("ahead", !reached(index));
+        if (current.has(index)) put(group, "current");
+        else if (lit.has(index)) put(group, "lit");
+      }
+    }
+    for (const { group, ends: [tail, head] } of this.edges) {
+      group.classList.toggle("ahead", !(tail.some(reached) && head.some(reached)));
+      const into = (from, to) => from.some((i) => lit.has(i)) && to.some((i) => current.has(i));
+      if (into(tail, head) || into(head, tail)) put(group, "lit");
+    }
+    this.keepVisible();
+  }
+
+  // ---- zoom and pan: `view` is [x, y, width, height] in the drawing's own units
+
+  fit() {
+    if (!this.svg) return;
+    this.view = [...this.home];
+    this.fitted = true;
+    this.apply();
+  }
+
+  apply() { this.svg?.setAttribute("viewBox", this.view.map((n) => n.toFixed(2)).join(" ")); }
+
+  zoom(factor, at = [this.view[0] + this.view[2] / 2, this.view[1] + this.view[3] / 2]) {
+    if (!this.svg) return;
+    const width = Math.max(this.home[2] / 40, Math.min(this.home[2] * 2, this.view[2] / factor));
+    const real = this.view[2] / width;
+    this.view = [at[0] - (at[0] - this.view[0]) / real, at[1] - (at[1] - this.view[1]) / real, width, this.view[3] / real];
+    this.fitted = false;
+    this.apply();
+  }
+
+  pan(dx, dy) {
+    this.view[0] -= dx;
+    this.view[1] -= dy;
+    this.fitted = false;
+    this.apply();
+  }
+
+  /** Screen to drawing. */
+  locate(event) {
+    const point = new DOMPoint(event.clientX, event.clientY).matrixTransform(this.svg.getScreenCTM().inverse());
+    return [point.x, point.y];
+  }
+
+  listenToPointer(svg) {
+    const pointers = new Map();
+    const spread = () => {
+      const [a, b] = [...pointers.values()];
+      return Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY);
+    };
+    svg.addEventListener("wheel", (event) => {
+      event.preventDefault();
+      this.zoom(1.0015 ** -event.deltaY, this.locate(event));
+    }, { passive: false });
+    svg.addEventListener("pointerdown", (event) => { pointers.set(event.pointerId, event); this.dragged = false; });
+    svg.addEventListener("pointermove", (event) => {
+      const before = pointers.get(event.pointerId);
+      if (!before) return;
+      const moved = Math.hypot(event.clientX - before.clientX, event.clientY - before.clientY);
+      if (!this.dragged && moved < 4) return; // a click may tremble
+      if (!this.dragged) svg.setPointerCapture(event.pointerId);
+      this.dragged = true;
+      if (pointers.size === 1) {
+        const [from, to] = [this.locate(before), this.locate(event)];
+        this.pan(to[0] - from[0], to[1] - from[1]);
+        pointers.set(event.pointerId, event);
+      } else {
+        const old = spread();
+        pointers.set(event.pointerId, event);
+        this.zoom(spread() / old, this.locate(event));
+      }
+    });
+    for (const name of ["pointerup", "pointercancel", "pointerleave"]) {
+      svg.addEventListener(name, (event) => pointers.delete(event.pointerId));
+    }
+  }
+
+  /** When zoomed in, follow the marked node. */
+  keepVisible() {
+    if (!this.svg || this.fitted) return;
+    const group = this.marked.find((element) => element.classList.contains("current"));
+    if (!group) return;
+    const [frame, box] = [this.svg.getBoundingClientRect(), group.getBoundingClientRect()];
+    const shift = (low, high, from, to) => (from < low ? from - low : to > high ? to - high : 0);
+    const dx = shift(frame.left + 16, frame.right - 16, box.left, box.right);
+    const dy = shift(frame.top + 16, frame.bottom - 16, box.top, box.bottom);
+    const scale = this.svg.getScreenCTM().a;
+    if (dx || dy) {
+      this.view[0] += dx / scale;
+      this.view[1] += dy / scale;
+      this.apply();
+    }
+  }
+}
