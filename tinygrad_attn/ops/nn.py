@@ -1,0 +1,212 @@
+"""The fused operations of neural networks, stable at the extremes, with closed-form rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..autograd import Array, constant, derived, primitive
+from .elementwise import masked_fill, multiply
+from .reduce import Axis, spread
+
+
+def _shifted(x: Array, axis: Axis) -> tuple[Array, Array]:
+    """The peak along ``axis``, and ``x`` minus it; a peak of -inf (all blocked) or inf counts as finite."""
+    if x.size == 0:
+        return np.zeros_like(x), x.copy()
+    peak = np.maximum.reduce(x, axis=axis, keepdims=True)
+    if not np.isfinite(peak).all():
+        peak = np.where(np.isneginf(peak), 0, peak)
+    return peak, np.subtract(x, peak)
+
+
+@primitive()
+def softmax(x: Array, axis: Axis = -1) -> Array:
+    """``exp(x) / sum(exp(x))`` along ``axis``: non-negative and summing to 1; an all -inf row gives zeros.
+
+    >>> ta.softmax(ta.Tensor([1.0, 1.0, 2.0]))
+    Tensor([0.21194157, 0.21194157, 0.57611686])
+    """
+    _, e = _shifted(x, axis)
+    np.exp(e, out=e)
+    total = np.add.reduce(e, axis=axis, keepdims=True)
+    if not total.all():
+        total = np.where(total == 0, 1, total)
+    return np.divide(e, total, out=e)
+
+
+softmax.gradients(x=lambda g, out, x, axis: out * (g - (g * out).sum(axis, keepdims=True)))
+
+
+@primitive()
+def logsumexp(x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+    """``log(sum(exp(x)))`` along ``axis``; an all -inf row gives -inf, with gradient 0.
+
+    >>> ta.logsumexp(ta.Tensor([1000.0, 1000.0]))
+    Tensor(1000.6931)
+    """
+    if x.size == 0:
+        raise ValueError(f"logsumexp: nothing to sum in shape {x.shape}")
+    peak, e = _shifted(x, axis)
+    with np.errstate(divide="ignore"):
+        total = np.log(np.add.reduce(np.exp(e), axis=axis, keepdims=True)) + peak
+    return total if keepdims else total.squeeze(axis)
+
+
+logsumexp.gradients(x=lambda g, out, x, axis, keepdims: spread(g, x, axis, keepdims) * softmax.of(x, axis))
+
+
+@primitive()
+def log_softmax(x: Array, axis: Axis = -1) -> Array:
+    """``x - logsumexp(x)`` along ``axis``, the logarithm of `softmax` without its underflow.
+
+    >>> ta.log_softmax(ta.Tensor([0.0, 0.0]))
+    Tensor([-0.6931472, -0.6931472])
+    """
+    _, shifted = _shifted(x, axis)
+    total = np.add.reduce(np.exp(shifted), axis=axis, keepdims=True)
+    return shifted - np.log(np.where(total == 0, 1, total))
+
+
+log_softmax.gradients(x=lambda g, out, x, axis: g - np.exp(out) * g.sum(axis, keepdims=True))
+
+
+@primitive()
+def cross_entropy(logits: Array, targets: Array, ignore_index: int = -100, reduction: str = "mean") -> Array:
+    """``-log softmax(logits)[target]``, averaged over the targets that are used.
+
+    Args:
+        logits: (..., V).
+        targets: integers (...) in ``0 .. V - 1``, or ``ignore_index`` for those to leave out.
+        ignore_index: the target that is left out; with all left out the loss is 0 and so is its gradient.
+        reduction: "mean" over the used targets, "sum", or "none" for one loss each.
+
+    Raises:
+        TypeError: targets that are not integers.
+        IndexError: a target out of range.
+        ValueError: shapes that do not belong together.
+
+    >>> ta.cross_entropy(ta.Tensor([[0.0, 0.0]]), [1])
+    Tensor(0.6931472)
+    """
+    targets, weight = _weighted(logits, targets, ignore_index, reduction)
+    _, shifted = _shifted(logits, -1)
+    picked = np.take_along_axis(shifted, targets[..., None], -1)[..., 0]
+    losses = (np.log(np.add.reduce(np.exp(shifted), axis=-1)) - picked) * (weight != 0)
+    return losses if reduction == "none" else np.add.reduce(losses * weight, axis=None)
+
+
+def _weighted(logits: Array, targets: Array, ignore_index: int, reduction: str) -> tuple[Array, Array]:
+    """Targets that can be looked up, and how much the loss of each counts."""
+    targets = np.asarray(targets)
+    *shape, classes = logits.shape
+    if targets.dtype.kind not in "iu":
+        raise TypeError(f"cross_entropy: targets are class numbers, integers, not {targets.dtype}")
+    if targets.shape != tuple(shape):
+        raise ValueError(
+            f"cross_entropy: logits {logits.shape} need targets of shape {tuple(shape)}, got {targets.shape}"
+        )
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f'cross_entropy: reduction must be "mean", "sum" or "none", not {reduction!r}')
+    used = targets != ignore_index
+    if not ((targets >= 0) & (targets < classes) | ~used).all():
+        bad = targets[used & ((targets < 0) | (targets >= classes))].flat[0]
+        raise IndexError(f"cross_entropy: target {bad} is outside the {classes} classes 0 .. {classes - 1}")
+    count = max(int(used.sum()), 1) if reduction == "mean" else 1
+    return np.where(used, targets, 0), (used / count).astype(logits.dtype)
+
+
+def _cross_entropy_rule(
+    g: Array, out: Array, logits: Array, targets: Array, ignore_index: int, reduction: str
+) -> Array:
+    targets, weight = _weighted(logits, targets, ignore_index, reduction)
+    one_hot = (targets[..., None] == np.arange(logits.shape[-1])).astype(weight.dtype)
+    each = g * weight if reduction != "none" else g * (weight != 0)
+    return np.expand_dims(each, -1) * (softmax.of(logits, -1) - one_hot)
+
+
+cross_entropy.gradients(logits=_cross_entropy_rule)
+
+
+def _standardized(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array]:
+    centred = x - x.mean(-1, keepdims=True)
+    scale = 1 / np.sqrt((centred * centred).mean(-1, keepdims=True) + eps)
+    return centred * scale, scale
+
+
+@primitive(saves=_standardized)
+def layer_norm(
+    x: Array, weight: Array = None, bias: Array = None, eps: float = 1e-5, saved: Any = None
+) -> Array:
+    """Each row with mean 0 and variance 1, then times ``weight`` plus ``bias``.
+
+    ``(x - mean) / sqrt(var + eps) * weight + bias``, over the last axis, with the population variance.
+    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
+
+    Shapes: ``x`` (..., D); ``weight`` and ``bias`` (D,) or None.
+
+    >>> ta.layer_norm(ta.Tensor([[1.0, 3.0]]))
+    Tensor([[-0.999995,  0.999995]])
+    """
+    normal, _ = saved
+    out = normal * weight if weight is not None else normal.copy()
+    return np.add(out, bias, out=out) if bias is not None else out
+
+
+@layer_norm.joint_gradients
+def _layer_norm_rule(
+    g: Array, out: Array, x: Array, weight: Array, bias: Array, eps: float, saved: Any
+) -> tuple[Array, ...]:
+    normal, scale = saved
+    dn = g if weight is None else g * weight
+    dx = scale * (dn - dn.mean(-1, keepdims=True) - normal * (dn * normal).mean(-1, keepdims=True))
+    return dx, g * normal, g
+
+
+layer_norm.operands = (0, 1, 2)
+
+
+@derived()
+def dropout(x: Array, p: float = 0.5, *, rng: np.random.Generator, training: bool = True) -> Array:
+    """Each element set to 0 with probability ``p`` and the others scaled by ``1 / (1 - p)``.
+
+    With ``p = 0`` or outside training it is the identity and uses no random numbers.
+
+    >>> ta.dropout(ta.Tensor([1.0, 2.0]), 1.0, rng=np.random.default_rng(0))
+    Tensor([0., 0.])
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout: p is a probability between 0 and 1, got {p}")
+    if p == 0 or not training:
+        return x
+    keep = (rng.random(x.shape, dtype=np.float32) >= p) / np.asarray(1 - p or 1, x.dtype)
+    return multiply(x, constant(keep.astype(x.dtype, copy=False)))
+
+
+def attention_weights(q: Array, k: Array, mask: Array, scale: float) -> Array:
+    """``softmax(q kT scale)`` with -inf where ``mask`` blocks."""
+    scores = (q * scale) @ k.mT  # (..., Tq, Tk)
+    return softmax.of(scores if mask is None else masked_fill.of(scores, mask, -np.inf), -1)
+
+
+@primitive(method=None)
+def attention(q: Array, k: Array, v: Array, mask: Array, scale: float) -> Array:
+    """``softmax(q kT scale) v`` in one operation that keeps no Tq x Tk array for the backward pass.
+
+    Shapes: ``q`` (..., Tq, d), ``k`` (..., Tk, d), ``v`` (..., Tk, e), boolean ``mask`` (..., Tq, Tk) or None with
+    True = blocked; the result is (..., Tq, e).
+    """
+    return attention_weights(q, k, mask, scale) @ v
+
+
+@attention.joint_gradients
+def _attention_rule(
+    g: Array, out: Array, q: Array, k: Array, v: Array, mask: Array, scale: float
+) -> tuple[Array, ...]:
+    weights = attention_weights(q, k, mask, scale)
+    dscores = weights * (g @ v.mT - (g * out).sum(-1, keepdims=True)) * scale
+    return dscores @ k, dscores.mT @ q, weights.mT @ g
+
+
+attention.operands = (0, 1, 2)

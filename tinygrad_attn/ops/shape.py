@@ -1,0 +1,216 @@
+"""Operations that only move elements: the gradient is moved back the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..autograd import Array, Node, derived, primitive
+
+
+def _varargs(op: object) -> None:
+    """Let the method take its tuple as separate arguments too: ``x.reshape(2, 3)``."""
+
+    def method(self: Node, *args: object) -> object:
+        return op(self, args[0] if len(args) == 1 else args or None)  # type: ignore[operator]
+
+    method.__doc__ = op.__doc__
+    setattr(Node.result_type, op.name, method)  # type: ignore[attr-defined]
+
+
+@primitive(numpy=np.reshape, method=None)
+def reshape(x: Array, shape: int | tuple[int, ...]) -> Array:
+    """The same elements in another shape; one length may be -1.
+
+    >>> ta.Tensor([[1.0, 2.0], [3.0, 4.0]]).reshape(4)
+    Tensor([1., 2., 3., 4.])
+    """
+    return np.reshape(x, shape).view()
+
+
+reshape.gradients(x=lambda g, out, x, shape: g.reshape(x.shape))
+_varargs(reshape)
+
+
+@primitive(numpy=np.transpose, method=None)
+def transpose(x: Array, axes: tuple[int, ...] | None = None) -> Array:
+    """The axes in another order (None: reversed).
+
+    >>> ta.Tensor([[1.0, 2.0]]).transpose()
+    Tensor([[1.],
+            [2.]])
+    """
+    return np.transpose(x, axes)
+
+
+def _inverse(axes: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    return axes if axes is None else tuple(int(i) for i in np.argsort([a % len(axes) for a in axes]))
+
+
+transpose.gradients(x=lambda g, out, x, axes: np.transpose(g, _inverse(axes)))
+transpose.remedy = lambda x, axes: f"Name all {np.ndim(x)} axes in their new order, or use swapaxes for two"
+_varargs(transpose)
+
+
+@primitive(numpy=np.swapaxes)
+def swapaxes(x: Array, axis1: int, axis2: int) -> Array:
+    """Two axes exchanged; ``x.mT`` exchanges the last two.
+
+    >>> ta.Tensor([[1.0, 2.0]]).swapaxes(0, 1).shape
+    (2, 1)
+    """
+    return np.swapaxes(x, axis1, axis2)
+
+
+swapaxes.gradients(x=lambda g, out, x, axis1, axis2: np.swapaxes(g, axis1, axis2))
+
+
+def _matrix_transpose(x: Node) -> Array:
+    """Each matrix of the stack transposed."""
+    return swapaxes(x, -1, -2)
+
+
+def _reversed_axes(x: Node) -> Array:
+    """All axes in reverse order."""
+    return transpose(x)
+
+
+Node.result_type.mT = property(_matrix_transpose)  # type: ignore[attr-defined]
+Node.result_type.T = property(_reversed_axes)  # type: ignore[attr-defined]
+
+
+@primitive(numpy=np.squeeze)
+def squeeze(x: Array, axis: int | tuple[int, ...] | None = None) -> Array:
+    """Axes of length 1 dropped (None: all of them).
+
+    >>> ta.Tensor([[1.0]]).squeeze()
+    Tensor(1.)
+    """
+    return np.squeeze(x, axis).view()
+
+
+squeeze.gradients(x=lambda g, out, x, axis: g.reshape(x.shape))
+
+
+@primitive(numpy=np.expand_dims)
+def expand_dims(x: Array, axis: int | tuple[int, ...]) -> Array:
+    """New axes of length 1, at ``axis`` of the result.
+
+    >>> ta.Tensor([1.0, 2.0]).expand_dims(0).shape
+    (1, 2)
+    """
+    return np.expand_dims(x, axis).view()
+
+
+expand_dims.gradients(x=lambda g, out, x, axis: g.reshape(x.shape))
+
+
+@primitive(numpy=np.broadcast_to, method=None)
+def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
+    """``x`` repeated to ``shape`` without copying; the gradient is summed over the repeats.
+
+    >>> ta.Tensor([1.0]).broadcast_to((2, 2)).sum()
+    Tensor(4.)
+    """
+    return np.broadcast_to(x, shape)
+
+
+broadcast_to.gradients(x=lambda g, out, x, shape: g)  # the engine un-broadcasts
+_varargs(broadcast_to)
+
+
+@primitive(numpy=np.concatenate, method=None, variadic=True)
+def concatenate(arrays: Sequence[Array], axis: int = 0) -> Array:
+    """The arrays end to end along ``axis``; their gradient is split again.
+
+    >>> ta.concatenate([ta.Tensor([1.0]), ta.Tensor([2.0, 3.0])])
+    Tensor([1., 2., 3.])
+    """
+    return np.concatenate(arrays, axis)
+
+
+@concatenate.joint_gradients
+def _split_again(g: Array, out: Array, arrays: Sequence[Array], axis: int) -> Array:
+    return np.split(g, [int(i) for i in np.cumsum([a.shape[axis] for a in arrays])[:-1]], axis)
+
+
+@derived(numpy=np.stack, method=None)
+def stack(arrays: Sequence[Array], axis: int = 0) -> Array:
+    """Arrays of one shape along a new axis.
+
+    >>> ta.stack([ta.Tensor(1.0), ta.Tensor(2.0)])
+    Tensor([1., 2.])
+    """
+    return concatenate([expand_dims(a, axis) for a in arrays], axis)
+
+
+@primitive(numpy=np.split)
+def split(x: Array, sections: int | Sequence[int], axis: int = 0) -> Sequence[Array]:
+    """A list of pieces along ``axis``: so many equal ones, or cut at these positions; their gradients are joined.
+
+    >>> ta.Tensor([1.0, 2.0, 3.0, 4.0]).split(2)
+    [Tensor([1., 2.]), Tensor([3., 4.])]
+    """
+    return np.split(x, sections, axis)
+
+
+split.many = True
+split.gradients(x=lambda gs, out, x, sections, axis: np.concatenate(gs, axis))
+split.remedy = lambda x, sections, axis: "The pieces must be equal, or give the positions to cut at"
+
+
+@primitive(numpy=np.tril)
+def tril(x: Array, k: int = 0) -> Array:
+    """The lower triangle of each matrix, up to diagonal ``k``; zeros above.
+
+    >>> ta.Tensor([[1.0, 2.0], [3.0, 4.0]]).tril()
+    Tensor([[1., 0.],
+            [3., 4.]])
+    """
+    return np.tril(x, k)
+
+
+@primitive(numpy=np.triu)
+def triu(x: Array, k: int = 0) -> Array:
+    """The upper triangle of each matrix, from diagonal ``k``; zeros below.
+
+    >>> ta.Tensor([[1.0, 2.0], [3.0, 4.0]]).triu()
+    Tensor([[1., 2.],
+            [0., 4.]])
+    """
+    return np.triu(x, k)
+
+
+tril.gradients(x=lambda g, out, x, k: np.tril(g, k))
+triu.gradients(x=lambda g, out, x, k: np.triu(g, k))
+
+
+@primitive(numpy=np.flip)
+def flip(x: Array, axis: int | tuple[int, ...] | None = None) -> Array:
+    """The order along ``axis`` reversed (None: along all).
+
+    >>> ta.Tensor([1.0, 2.0]).flip()
+    Tensor([2., 1.])
+    """
+    return np.flip(x, axis)
+
+
+flip.gradients(x=lambda g, out, x, axis: np.flip(g, axis))
+
+
+@primitive(numpy=np.roll)
+def roll(x: Array, shift: int | tuple[int, ...], axis: int | tuple[int, ...] | None = None) -> Array:
+    """The elements moved along ``axis`` by ``shift`` places, the last ones to the front.
+
+    >>> ta.Tensor([1.0, 2.0, 3.0]).roll(1)
+    Tensor([3., 1., 2.])
+    """
+    return np.roll(x, shift, axis)
+
+
+def _opposite(shift: int | tuple[int, ...]) -> int | tuple[int, ...]:
+    return tuple(-s for s in shift) if isinstance(shift, tuple) else -shift
+
+
+roll.gradients(x=lambda g, out, x, shift, axis: np.roll(g, _opposite(shift), axis))
