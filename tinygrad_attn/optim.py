@@ -1,0 +1,355 @@
+"""Optimizers on flat buffers: parameters become views into one long array, so a step is a few calls on it.
+
+Dozens of parameters would cost dozens of small NumPy calls each; one array is worked through in pieces that
+stay in the processor's cache, so that the passes of an update don't travel to main memory and back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .nn import Parameter
+from .tensor import Tensor
+
+Array = NDArray[Any]
+
+__all__ = ["SGD", "AdamW", "Optimizer", "accumulate", "clip_grad_norm", "warmup_cosine"]
+
+CHUNK = 1 << 15  # elements worked on at a time: four float32 arrays of this length fit the L2 cache
+
+
+class _Group:
+    """Parameters of one dtype and one weight decay, laid end to end in `values`."""
+
+    def __init__(self, params: list[Tensor], weight_decay: float, moments: Sequence[str]) -> None:
+        self.params, self.weight_decay = params, weight_decay
+        sizes = [p.data.size for p in params]
+        self.ends = np.cumsum(sizes).tolist()
+        self.starts = [end - size for end, size in zip(self.ends, sizes)]
+        dtype = params[0].data.dtype
+        self.values = np.empty(self.ends[-1], dtype)
+        self.grads = np.empty_like(self.values)
+        self.moments = {name: np.zeros_like(self.values) for name in moments}
+        self.steps = [0] * len(params)  # updates a parameter has had; 0: it has no state yet
+        self.views = [
+            self.values[start:end].reshape(p.data.shape)
+            for p, start, end in zip(params, self.starts, self.ends)
+        ]
+        self.adopt()
+
+    def adopt(self) -> None:
+        """Copy values that live elsewhere into the flat buffer and let the parameter be a view of it."""
+        for i, (p, view) in enumerate(zip(self.params, self.views)):
+            if p.data is view:
+                continue
+            if p.data.shape != view.shape or p.data.dtype != view.dtype:
+                raise ValueError(
+                    f"step: {_describe(p, i)} was {view.dtype} {view.shape} when the optimizer was "
+                    f"made and is now {p.data.dtype} {p.data.shape}; make a new optimizer after such a change"
+                )
+            view[...] = p.data
+            p.data = view
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """Longest stretches [first, last) of neighbours with a gradient and equally many updates."""
+        first = 0
+        while first < len(self.params):
+            if self.params[first].grad is None:
+                first += 1
+                continue
+            last = first + 1
+            while (
+                last < len(self.params)
+                and self.params[last].grad is not None
+                and self.steps[last] == self.steps[first]
+            ):
+                last += 1
+            yield first, last
+            first = last
+
+
+class Optimizer:
+    """What optimizers share: groups, gathering of gradients, `zero_grad`, and the state dict.
+
+    `params`: tensors, (name, tensor) pairs, or dicts {"params": ..., "weight_decay": ...} for groups of your
+    own. Outside such dicts a module's one-axis Parameters (biases, gains of a layer norm) are spared the
+    weight decay; matrices, embeddings and tensors of your own get it. A tensor named twice is updated once.
+
+    A parameter without a gradient is left alone: no decay, no state. Each parameter counts its own updates.
+    """
+
+    moment_names: tuple[str, ...] = ()
+
+    def __init__(self, params: Iterable[Any], lr: float, weight_decay: float) -> None:
+        _positive(type(self).__name__, lr=lr, weight_decay=weight_decay)
+        self.lr = lr
+        self.params: list[Tensor] = []
+        decays: list[float] = []
+        for p, decay in _with_decay(params, weight_decay):
+            if not isinstance(p, Tensor) or not p.requires_grad or p.op is not None:
+                raise TypeError(
+                    f"{type(self).__name__}: parameter {len(self.params)} must be a leaf Tensor with "
+                    f"requires_grad=True, got {p!r:.80}"
+                )
+            if not any(p is other for other in self.params):
+                self.params.append(p)
+                decays.append(decay)
+        if not self.params:
+            raise ValueError(f"{type(self).__name__}: got no parameters")
+        alike: dict[tuple[Any, float], list[Tensor]] = {}
+        for p, decay in zip(self.params, decays):
+            alike.setdefault((p.data.dtype, decay), []).append(p)
+        self.groups = [_Group(members, decay, self.moment_names) for (_, decay), members in alike.items()]
+
+    def zero_grad(self) -> None:
+        for p in self.params:
+            p.grad = None
+
+    def step(self) -> None:
+        """Update every parameter that has a gradient, in place."""
+        for i, p in enumerate(self.params):
+            if p.grad is not None and not p.data.flags.writeable:
+                raise RuntimeError(
+                    f"step: {_describe(p, i)} is still needed by a live graph, which would then be wrong; "
+                    "run backward() on the loss first, or delete it"
+                )
+        for group in self.groups:
+            group.adopt()
+            for first, last in group.runs():
+                grads = [p.grad.data.reshape(-1) for p in group.params[first:last] if p.grad is not None]
+                start, end = group.starts[first], group.ends[last - 1]
+                np.concatenate(grads, out=group.grads[start:end])
+                group.steps[first:last] = [group.steps[first] + 1] * (last - first)
+                for low in range(start, end, CHUNK):
+                    piece = slice(low, min(low + CHUNK, end))
+                    moments = [moment[piece] for moment in group.moments.values()]
+                    p, g, t = group.values[piece], group.grads[piece], group.steps[first]
+                    self.update(p, g, moments, t, group.weight_decay)
+
+    def update(self, p: Array, g: Array, moments: list[Array], t: int, weight_decay: float) -> None:
+        """The rule, for the `t`-th update of one stretch of flat values `p`; it may overwrite `g`."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """{"lr", "params": [...]}: per parameter its `step` count and copies of its moments, in its shape."""
+        entries: list[dict[str, Any]] = []
+        for group, i in self._places():
+            entry: dict[str, Any] = {"step": group.steps[i]}
+            if group.steps[i]:
+                shape, stretch = group.views[i].shape, slice(group.starts[i], group.ends[i])
+                entry |= {
+                    name: moment[stretch].reshape(shape).copy() for name, moment in group.moments.items()
+                }
+            entries.append(entry)
+        return {"lr": self.lr, "params": entries}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave. Checked first: on a mismatch nothing is loaded."""
+        entries = state["params"]
+        if len(entries) != len(self.params):
+            raise ValueError(
+                f"load_state_dict: the state is for {len(entries)} parameters, "
+                f"this optimizer has {len(self.params)}"
+            )
+        places = list(self._places())
+        for i, ((group, j), entry) in enumerate(zip(places, entries)):
+            expected = self.moment_names if entry["step"] else ()
+            if set(entry) != {"step", *expected}:
+                raise ValueError(
+                    f"load_state_dict: {_describe(self.params[i], i)} needs {sorted(expected)}, the state "
+                    f"holds {sorted(set(entry) - {'step'})}; it comes from another kind of optimizer"
+                )
+            for name in expected:
+                if np.shape(entry[name]) != group.views[j].shape:
+                    raise ValueError(
+                        f"load_state_dict: {name} of {_describe(self.params[i], i)} has shape "
+                        f"{np.shape(entry[name])}, the parameter {group.views[j].shape}"
+                    )
+        self.lr = float(state["lr"])
+        for (group, j), entry in zip(places, entries):
+            group.steps[j] = int(entry["step"])
+            for name, moment in group.moments.items():
+                moment[group.starts[j] : group.ends[j]] = np.ravel(entry[name]) if name in entry else 0
+
+    def _places(self) -> Iterator[tuple[_Group, int]]:
+        place_of = {id(p): (group, i) for group in self.groups for i, p in enumerate(group.params)}
+        return (place_of[id(p)] for p in self.params)
+
+
+class SGD(Optimizer):
+    """Gradient descent: p -= lr * (g + weight_decay * p), with momentum p -= lr * u, u = momentum * u + g.
+
+    >>> p = ta.Tensor([1.0], requires_grad=True)
+    >>> sgd = ta.optim.SGD([p], lr=0.5)
+    >>> (p * p).sum().backward()
+    >>> sgd.step(); p.numpy()
+    array([0.], dtype=float32)
+    """
+
+    def __init__(
+        self, params: Iterable[Any], lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0
+    ) -> None:
+        if not 0 <= momentum < 1:
+            raise ValueError(f"SGD: momentum must be in [0, 1), got {momentum}")
+        self.momentum = momentum
+        self.moment_names = ("momentum",) if momentum else ()
+        super().__init__(params, lr, weight_decay)
+
+    def update(self, p: Array, g: Array, moments: list[Array], t: int, weight_decay: float) -> None:
+        if weight_decay:
+            g += weight_decay * p
+        for u in moments:
+            u *= self.momentum
+            u += g
+            g[...] = u
+        g *= self.lr
+        p -= g
+
+
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101; decay times lr, as PyTorch).
+
+        m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g^2
+        p = p - lr (weight_decay p + m_hat / (sqrt(v_hat) + eps)),   m_hat = m / (1 - beta1^t), v_hat alike
+
+    >>> p = ta.Tensor(np.array([1.0]), requires_grad=True)
+    >>> adamw = ta.optim.AdamW([p], lr=0.1)
+    >>> (0.5 * p).sum().backward()
+    >>> adamw.step(); round(p.item(), 9)
+    0.899000002
+    """
+
+    moment_names = ("exp_avg", "exp_avg_sq")
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ) -> None:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"AdamW: betas must be in [0, 1), got {betas}")
+        _positive("AdamW", eps=eps)
+        self.betas, self.eps = betas, eps
+        super().__init__(params, lr, weight_decay)
+
+    def update(self, p: Array, g: Array, moments: list[Array], t: int, weight_decay: float) -> None:
+        m, v = moments
+        beta1, beta2 = self.betas
+        g *= 1 - beta1
+        m *= beta1
+        m += g  # beta1 m + (1 - beta1) g
+        g *= g
+        g *= (1 - beta2) / (1 - beta1) ** 2
+        v *= beta2
+        v += g  # beta2 v + (1 - beta2) g^2
+        np.sqrt(v, out=g)
+        g *= 1 / math.sqrt(1 - beta2**t)
+        g += self.eps
+        np.divide(m, g, out=g)
+        g *= self.lr / (1 - beta1**t)
+        if weight_decay:
+            p *= 1 - self.lr * weight_decay
+        p -= g
+
+
+def clip_grad_norm(params: Iterable[Tensor], max_norm: float) -> float:
+    """Scale all gradients so that their joint 2-norm is at most `max_norm`; returns the norm before that.
+
+    Parameters without a gradient are skipped and a tied parameter counts once. Raises ValueError if
+    `max_norm` is not positive, and FloatingPointError naming the parameter if a gradient is not finite (the
+    gradients are then left as they were).
+
+    >>> p = ta.Tensor([3.0, 4.0], requires_grad=True)
+    >>> (p * p / 2).sum().backward()
+    >>> ta.optim.clip_grad_norm([p], 1.0), p.grad.numpy().round(4)
+    (5.0, array([0.6, 0.8], dtype=float32))
+    """
+    if not max_norm > 0:
+        raise ValueError(f"clip_grad_norm: max_norm must be positive, got {max_norm}")
+    owners = [p for p in {id(p): p for p in params}.values() if p.grad is not None]
+    flat = [p.grad.data.reshape(-1) for p in owners if p.grad is not None]
+    squares = [float(np.dot(g, g)) for g in flat]
+    if not math.isfinite(math.fsum(squares)):  # overflowed in the gradient's own dtype, or really not finite
+        squares = [float(np.dot(g, g)) for g in (g.astype(np.float64) for g in flat)]
+    norm = math.sqrt(math.fsum(squares))
+    if not math.isfinite(norm):
+        bad = next(i for i, square in enumerate(squares) if not math.isfinite(square))
+        raise FloatingPointError(
+            f"clip_grad_norm: the gradient of {_describe(owners[bad], bad)} is not finite; "
+            "run the step under ta.detect_anomaly() to find the operation"
+        )
+    if norm > max_norm:
+        for p in owners:
+            assert p.grad is not None
+            p.grad = Tensor(p.grad.data * p.grad.data.dtype.type(max_norm / norm))
+    return norm
+
+
+def warmup_cosine(step: int, *, max_lr: float, min_lr: float, warmup: int, total: int) -> float:
+    """Learning rate of `step` (from 0): linear up to `max_lr` over `warmup` steps, then a half cosine.
+
+    It reaches `min_lr` at `total` and stays there (nanoGPT's schedule).
+
+    >>> [round(warmup_cosine(s, max_lr=1.0, min_lr=0.1, warmup=2, total=6), 3) for s in range(8)]
+    [0.333, 0.667, 1.0, 0.868, 0.55, 0.232, 0.1, 0.1]
+    """
+    if step < 0 or warmup < 0 or total < warmup:
+        raise ValueError(
+            f"warmup_cosine: wants step >= 0 and 0 <= warmup <= total, got {step}, {warmup}, {total}"
+        )
+    if step < warmup:
+        return max_lr * (step + 1) / (warmup + 1)
+    if step >= total:
+        return min_lr
+    progress = (step - warmup) / (total - warmup)
+    return min_lr + 0.5 * (1 + math.cos(math.pi * progress)) * (max_lr - min_lr)
+
+
+def accumulate(
+    mean_loss: Callable[[Any, Array], Tensor], batches: Sequence[tuple[Any, Array]], ignore_index: int = -100
+) -> float:
+    """Gradients and mean loss of several (inputs, targets) batches as if they were one.
+
+    Calls `mean_loss(inputs, targets)` and `backward` batch by batch, each weighted by the targets it uses
+    (those that are not `ignore_index`): a mean of means would give tokens of short batches more weight.
+    """
+    used = [int((np.asarray(targets) != ignore_index).sum()) for _, targets in batches]
+    total = max(sum(used), 1)
+    mean = 0.0
+    for (inputs, targets), count in zip(batches, used):
+        loss = mean_loss(inputs, targets)
+        loss.backward(np.full(loss.shape, count / total, loss.dtype))
+        mean += loss.item() * count / total
+    return mean
+
+
+def _with_decay(params: Iterable[Any], weight_decay: float) -> Iterator[tuple[Any, float]]:
+    for entry in params:
+        match entry:
+            case {"params": members, **options}:
+                decay = options.pop("weight_decay", weight_decay)
+                if options:
+                    raise TypeError(f"a parameter group takes params and weight_decay, not {sorted(options)}")
+                _positive("parameter group", weight_decay=decay)
+                yield from ((p, decay) for p in members)
+            case (str(), p) | p:
+                yield p, 0.0 if isinstance(p, Parameter) and len(p.shape) == 1 else weight_decay
+
+
+def _positive(where: str, **values: float) -> None:
+    for name, value in values.items():
+        if not (value >= 0 and math.isfinite(value)):
+            raise ValueError(f"{where}: {name} must be a finite number >= 0, got {value}")
+
+
+def _describe(p: Tensor, index: int) -> str:
+    return f"parameter {index} ({p.name or 'unnamed'}, shape {p.data.shape})"
