@@ -1,0 +1,336 @@
+"""Check a gradient against finite differences.
+
+The one idea: move an input a little along a direction d, see how much the result moves, and compare with what
+the backward pass promised, <gradient, d>. Small inputs are moved one element at a time, so every element is
+checked; large ones along a few random directions, which any wrong element spoils. A gradient is a function
+like any other, so checking it the same way (order 2) checks that the rule itself can be differentiated.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .autograd import enable_grad, grad
+from .tensor import Tensor
+
+EXHAUSTIVE = 1000  # inputs with more elements than this are checked along random directions,
+PROJECTIONS = 10  # so many of them
+KINK = 100  # slopes on both sides that are this many tolerances apart are no rounding
+
+Function = Callable[..., Any]
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class GradcheckError(AssertionError):
+    """A gradient and the finite differences disagree, or their agreement would prove nothing."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report: one input at one order."""
+
+    order: int
+    input: str
+    shape: tuple[int, ...]
+    method: str
+    largest_error: float
+    note: str
+
+
+@dataclass(frozen=True, repr=False)
+class GradcheckReport:
+    """What was checked, how, and how far gradient and difference were apart at most. Prints as a table."""
+
+    eps: float
+    atol: float
+    rtol: float
+    checks: list[Check] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        rows = [("order", "input", "shape", "checked", "largest error", "note")]
+        for c in self.checks:
+            error = f"{c.largest_error:.1e}"
+            rows.append((str(c.order), c.input, str(c.shape), c.method, error, c.note))
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return "\n".join([f"gradcheck passed: eps {self.eps}, atol {self.atol}, rtol {self.rtol}", *table])
+
+
+def gradcheck(
+    f: Function, inputs: Any, *, eps: float = 1e-6, atol: float = 1e-6, rtol: float = 1e-4, order: int = 1
+) -> GradcheckReport:
+    """Compare the gradients of `f` with central differences, and raise where they disagree.
+
+    `inputs` is a Tensor or an array, or a sequence of them; `f(*inputs)` returns a Tensor of any shape or
+    several, which are projected on fixed random numbers. Inputs that require gradients are checked; if none
+    does, as with arrays, all floating-point inputs are. They are copied and taken as float64, since in float32
+    the difference of neighbouring values is mostly rounding. The others stay constant.
+
+    An element passes if |gradient - difference| <= atol + rtol * |difference|, with a step of `eps`. Inputs
+    of up to 1,000 elements are checked element by element, larger ones along 10 random directions; the report
+    says which. `order=2` also checks the gradient of the gradient, by the inputs and by the seed.
+
+    Raises `GradcheckError`, naming input, index, both numbers and the tolerance, where they disagree or one
+    is not finite; where `f` has a kink within `eps`, so that there is no one slope to compare with; where
+    everything is zero, so that nothing would be proven; and where `f` is not deterministic.
+
+    >>> ta.gradcheck(lambda x: x.exp(), np.array([0.5, 2.0])).checks[0].method
+    'all 2 elements'
+    >>> ta.gradcheck(lambda x: x.abs(), np.array([0.0, 2.0]))
+    Traceback (most recent call last):
+    tinygrad_attn.gradcheck.GradcheckError: gradcheck (order 1): f has a kink within 1e-06 of input 0 ...
+    """
+    if order < 1:
+        raise ValueError(f"gradcheck: order is 1 or more, got {order}")
+    if isinstance(inputs, (Tensor, np.ndarray)) or not isinstance(inputs, Iterable):
+        inputs = [inputs]
+    report = GradcheckReport(eps, atol, rtol)
+    with enable_grad():
+        _check(f, _prepare(list(inputs)), report, 1, order)
+    return report
+
+
+@dataclass(frozen=True)
+class _Input:
+    """An argument of the function; where gradients are checked, `value` is a float64 array."""
+
+    label: str
+    value: Any
+    checked: bool = False
+    tensor: bool = True
+    name: str | None = None
+    note: str = ""
+
+    def fresh(self, value: Any = None) -> Any:
+        """The argument, made anew for every call, so that nothing `f` does to it lasts."""
+        value = self.value if value is None else value
+        if self.tensor:
+            return Tensor(value, requires_grad=self.checked, name=self.name)
+        return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _prepare(inputs: Sequence[Any]) -> list[_Input]:
+    asked = any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
+    prepared = []
+    for position, x in enumerate(inputs):
+        tensor = isinstance(x, Tensor)
+        value = np.array(x.data if tensor else x)
+        name = x.name if tensor else None
+        label = f"{position} ({name})" if name else str(position)
+        if np.issubdtype(value.dtype, np.floating):
+            note = "" if value.dtype == np.float64 else f"{value.dtype} taken as float64"
+            checked = (tensor and x.requires_grad) or not asked
+            prepared.append(_Input(label, value.astype(np.float64), checked, name=name, note=note))
+        else:
+            prepared.append(_Input(label, value if tensor else x, tensor=tensor, name=name))
+    if not any(x.checked for x in prepared):
+        raise GradcheckError("gradcheck proves nothing: no input is a floating-point Tensor or array")
+    return prepared
+
+
+def _check(f: Function, inputs: list[_Input], report: GradcheckReport, order: int, last: int) -> None:
+    """Check every input of `f`, a line of the report each; then do the same with the gradient of `f`."""
+    rng = np.random.default_rng(0)
+    arguments = [x.fresh() for x in inputs]
+    outputs = _call(f, arguments)
+    seeds = [rng.choice([-1.0, 1.0], y.shape) * rng.uniform(0.5, 1.5, y.shape) for y in outputs]
+    moves = _Moves(f, inputs, [y.data for y in outputs], seeds, report, order)
+    gradients = iter(_gradients(outputs, [a for a, x in zip(arguments, inputs) if x.checked], seeds))
+    checks = [moves.compare(i, next(gradients), rng) for i, x in enumerate(inputs) if x.checked]
+    if all(check.note.startswith("zero") for check in checks):
+        moves.fail("proves nothing: every gradient and every difference is zero. Does f use its arguments?")
+    report.checks.extend(checks)
+
+    def gradient(*arguments: Any) -> tuple[Tensor, ...]:
+        xs, seeds = arguments[: len(inputs)], arguments[len(inputs) :]
+        wanted = [a for a, x in zip(xs, inputs) if x.checked]
+        found = _gradients(_call(f, xs), wanted, seeds, create_graph=True)
+        return tuple(g for g in found if g is not None)
+
+    if order < last:
+        more = [_Input(f"seed {i}", seed, checked=True) for i, seed in enumerate(seeds)]
+        _check(gradient, inputs + more, report, order + 1, last)
+
+
+def _call(f: Function, arguments: Sequence[Any]) -> list[Tensor]:
+    result = f(*arguments)
+    outputs = list(result) if isinstance(result, (tuple, list)) else [result]
+    for y in outputs:
+        if not isinstance(y, Tensor):
+            raise TypeError(
+                f"gradcheck: f must return a Tensor or a tuple of Tensors, got {type(y).__name__}"
+            )
+        if y.dtype != np.float64:
+            raise GradcheckError(
+                f"gradcheck proves nothing: f returns {y.dtype} for float64 inputs, and differences in "
+                f"{y.dtype} are mostly rounding; keep the whole computation in float64"
+            )
+    return outputs
+
+
+def _gradients(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], seeds: Sequence[Any], create_graph: bool = False
+) -> Sequence[Any]:
+    tracked = [i for i, y in enumerate(outputs) if y.requires_grad]
+    if not tracked:
+        return [None] * len(inputs)
+    ys, gs = [outputs[i] for i in tracked], [seeds[i] for i in tracked]
+    return grad(ys, inputs, gs, create_graph=create_graph, allow_unused=True)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class _Slopes:
+    """For each direction the slope behind the input, the slope ahead, and the one the gradient promises."""
+
+    behind: Array
+    ahead: Array
+    promised: Array
+    atol: float
+    rtol: float
+
+    @property
+    def difference(self) -> Array:
+        return (self.behind + self.ahead) / 2
+
+    @property
+    def gap(self) -> Array:
+        return abs(self.ahead - self.behind)
+
+    @property
+    def error(self) -> Array:
+        return abs(self.promised - self.difference)
+
+    @property
+    def tolerance(self) -> Array:
+        return self.atol + self.rtol * abs(self.difference)
+
+    @property
+    def wrong(self) -> Array:
+        return ~(self.error <= self.tolerance)  # so that nan is wrong
+
+    def __str__(self) -> str:
+        promised, difference, tolerance = self.promised[0], self.difference[0], self.tolerance[0]
+        sides = (
+            f" ({self.behind[0]:.9g} behind, {self.ahead[0]:.9g} ahead)" if self.gap[0] > tolerance else ""
+        )
+        return (
+            f"backward says {promised:.9g}, finite differences say {difference:.9g}{sides}, "
+            f"and the tolerance is {tolerance:.3g} (atol {self.atol} + rtol {self.rtol} * |difference|)"
+        )
+
+    @property
+    def enclosing(self) -> Array:
+        """Whether the two sides clearly disagree, and the promise lies between them."""
+        low, high = np.minimum(self.behind, self.ahead), np.maximum(self.behind, self.ahead)
+        between = (low - self.tolerance <= self.promised) & (self.promised <= high + self.tolerance)
+        return between & (self.gap > KINK * self.tolerance)
+
+
+@dataclass(frozen=True)
+class _Moves:
+    """How much <seeds, f> rises when one input moves, beside what its gradient promises."""
+
+    f: Function
+    inputs: Sequence[_Input]
+    outputs: Sequence[Array]
+    seeds: Sequence[Array]
+    report: GradcheckReport
+    order: int
+
+    def __post_init__(self) -> None:
+        if not all(np.isfinite(y).all() for y in self.outputs):
+            self.fail("f is not finite at the given inputs")
+        if self.rise() != 0:
+            self.fail("f gives different values for the same inputs; let it seed its own random numbers")
+
+    def fail(self, what: str) -> NoReturn:
+        raise GradcheckError(f"gradcheck (order {self.order}): {what}")
+
+    @property
+    def unit(self) -> float:
+        """A result of one number is shown as it is, not as its projection."""
+        return float(self.seeds[0].item()) if [s.size for s in self.seeds] == [1] else 1.0
+
+    def rise(self, position: int = -1, moved: Array | None = None) -> float:
+        arguments = [x.fresh(moved if i == position else None) for i, x in enumerate(self.inputs)]
+        with np.errstate(all="ignore"):  # what is not finite is reported by name
+            after = _call(self.f, arguments)
+            rises = [np.sum((a.data - y) * s) for a, y, s in zip(after, self.outputs, self.seeds)]
+        return float(sum(rises)) / self.unit
+
+    def slopes(self, position: int, gradient: Array, directions: Iterable[Array], eps: float) -> _Slopes:
+        x, found = self.inputs[position], []
+        for d in directions:
+            left, right = x.value - eps * d, x.value + eps * d
+            back, forth = (float(np.sum((to - x.value) * d) / np.sum(d**2)) for to in (left, right))
+            if not back < 0 < forth:
+                self.fail(f"a step of {eps} is lost beside the size of {self.where(position, d)}; raise eps")
+            moved = left != right  # a gradient of nan elsewhere is none of this direction's business
+            promise = gradient[moved] @ (right - left)[moved] / (forth - back)
+            slopes = [self.rise(position, left) / back, self.rise(position, right) / forth]
+            if not np.isfinite(slopes).all():
+                self.fail(f"f is not finite within {eps} of {self.where(position, d)}")
+            found.append([*slopes, promise])
+        behind, ahead, promised = (np.array(found) + 0.0).reshape(-1, 3).T  # + 0.0 makes 0 of -0
+        return _Slopes(behind, ahead, promised, self.report.atol, self.report.rtol)
+
+    def where(self, position: int, direction: Array) -> str:
+        index, *more = np.argwhere(direction).tolist()
+        place = " along a random direction" if more else f" at {index}" if index else ""
+        return f"input {self.inputs[position].label}{place}"
+
+    def compare(self, position: int, found: Tensor | None, rng: np.random.Generator) -> Check:
+        """Check one input, along each of its elements or along random directions."""
+        x, eps = self.inputs[position], self.report.eps
+        gradient = np.zeros_like(x.value) if found is None else found.data / self.unit
+        size = x.value.size
+        exhaustive = size <= EXHAUSTIVE
+        directions = np.eye(size) if exhaustive else rng.standard_normal((PROJECTIONS, size))
+        directions = directions.reshape(len(directions), *x.value.shape)
+        slopes = self.slopes(position, gradient, directions, eps)
+
+        # At a kink any number between the slopes may be right. Where the promise happens to be their mean, a
+        # mere bend looks the same, but there a smaller step brings the slopes together.
+        kink = slopes.enclosing
+        mean = np.flatnonzero(kink & ~slopes.wrong)
+        kink[mean] = self.slopes(position, gradient, directions[mean], eps / 2).gap > 0.75 * slopes.gap[mean]
+
+        wrong = slopes.wrong & ~kink
+        if wrong.any():
+            worst = directions[np.argmax(np.where(wrong, slopes.error / slopes.tolerance, -1))]
+            if not exhaustive:
+                worst = self.worst_element(position, gradient, worst)
+            self.fail(
+                f"the gradient of {self.where(position, worst)} is wrong: "
+                f"{self.slopes(position, gradient, [worst], eps)}"
+                + f"; {wrong.sum()} of {len(wrong)} checks of this input disagree" * (len(wrong) > 1)
+                + "; no path leads from the result to this input" * (found is None)
+            )
+        for k in np.flatnonzero(kink):
+            self.fail(
+                f"f has a kink within {eps} of {self.where(position, directions[k])}: the slope is "
+                f"{slopes.behind[k]:.6g} on one side and {slopes.ahead[k]:.6g} on the other (the gradient "
+                f"says {slopes.promised[k]:.6g}); move the input away from it"
+            )
+        zero = (
+            max(abs(slopes.promised).max(initial=0), abs(slopes.difference).max(initial=0))
+            <= self.report.atol
+        )
+        method = f"all {size} elements" if exhaustive else f"{PROJECTIONS} random directions of {size:,}"
+        note = ", ".join(filter(None, ["zero everywhere" if zero else "", x.note]))
+        return Check(self.order, x.label, x.value.shape, method, float(slopes.error.max(initial=0)), note)
+
+    def worst_element(self, position: int, gradient: Array, direction: Array) -> Array:
+        """The one element that spoils a random direction most, found by halving the direction repeatedly."""
+        whole = direction
+        while np.count_nonzero(direction) > 1:
+            first, second = np.array_split(np.flatnonzero(direction), 2)
+            halves = np.stack([direction.ravel()] * 2)
+            halves[0, second], halves[1, first] = 0, 0
+            halves = halves.reshape(2, *whole.shape)
+            error = self.slopes(position, gradient, halves, self.report.eps).error
+            direction = halves[np.argmax(error)]
+        element = (direction != 0).astype(np.float64)
+        return element if self.slopes(position, gradient, [element], self.report.eps).wrong.all() else whole
