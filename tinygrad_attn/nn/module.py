@@ -1,0 +1,248 @@
+"""A module is an object that owns parameters; everything else here is a walk over its attributes.
+
+Nothing is registered: what a module owns is what its attributes hold, directly or inside lists, tuples and
+dicts. So the path of a parameter is the Python expression for it, with dots: `model.h[0].ln_1.weight` is
+`"h.0.ln_1.weight"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from .. import autograd
+from ..tensor import Tensor
+
+Kind = TypeVar("Kind")
+
+
+class Parameter(Tensor):
+    """A tensor that is trained: a leaf that wants gradients, found by the module that holds it.
+
+    >>> ta.nn.Parameter([[1.0, 2.0]], name="W_Q").requires_grad
+    True
+    """
+
+    __slots__ = ()
+
+    def __init__(self, data: ArrayLike | Tensor, *, dtype: DTypeLike | None = None, name: str | None = None):
+        super().__init__(data, requires_grad=True, dtype=dtype, name=name)
+
+
+class Module:
+    """Base of all layers: write `__init__` that sets attributes and `forward` that computes.
+
+    >>> class Twice(ta.nn.Module):
+    ...     def __init__(self, rng):
+    ...         self.layers = [ta.nn.Linear(2, 2, rng=rng), ta.nn.Linear(2, 2, bias=False, rng=rng)]
+    ...     def forward(self, x):
+    ...         for layer in self.layers:
+    ...             x = layer(x)
+    ...         return x
+    >>> model = Twice(np.random.default_rng(0))
+    >>> model
+    Twice()
+      layers.0: Linear(2, 2)
+      layers.1: Linear(2, 2, bias=False)
+    >>> [name for name, _ in model.named_parameters()]
+    ['layers.0.weight', 'layers.0.bias', 'layers.1.weight']
+    """
+
+    training: bool = True
+    _name: str = ""  # the attribute of the parent that holds this module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no forward: define what calling it computes")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """`forward`, inside a scope that tells recorded operations which module call they belong to."""
+        with autograd.scope(self._name, type(self).__name__):
+            return self.forward(*args, **kwargs)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        for path, member in _flatten(name, value):
+            if isinstance(member, Module):
+                object.__setattr__(member, "_name", path)
+                for inner, parameter in member.named_parameters():
+                    _rename(parameter, f"{path}.{inner}")
+            elif isinstance(member, Parameter):
+                _rename(member, path)
+
+    # -- what is in here --
+
+    def named_modules(self) -> list[tuple[str, Module]]:
+        """This module under the name "" and every module below, each once, parents first."""
+        return list(self._walk("", set()))
+
+    def named_parameters(self) -> list[tuple[str, Parameter]]:
+        """Every parameter with its path, once: one that is tied goes by the first of its names."""
+        return self._named(Parameter)
+
+    def named_generators(self) -> list[tuple[str, np.random.Generator]]:
+        """Every random generator (of dropout, say) with its path, once. A checkpoint saves their states."""
+        return self._named(np.random.Generator)
+
+    def parameters(self) -> list[Parameter]:
+        """Every parameter once, in the order of `named_parameters`."""
+        return [parameter for _, parameter in self.named_parameters()]
+
+    def num_parameters(self) -> int:
+        """How many numbers are trained.
+
+        >>> ta.nn.Linear(3, 4).num_parameters()
+        16
+        """
+        return sum(parameter.data.size for parameter in self.parameters())
+
+    def _walk(self, path: str, seen: set[int]) -> Iterator[tuple[str, Module]]:
+        if id(self) not in seen:
+            seen.add(id(self))
+            yield path, self
+            for name, member in _flatten(path, vars(self)):
+                if isinstance(member, Module):
+                    yield from member._walk(name, seen)
+
+    def _named(self, kind: type[Kind]) -> list[tuple[str, Kind]]:
+        first: dict[int, tuple[str, Kind]] = {}
+        for path, module in self.named_modules():
+            for name, member in _flatten(path, vars(module)):
+                if isinstance(member, kind):
+                    first.setdefault(id(member), (name, member))
+        return list(first.values())
+
+    # -- training --
+
+    def train(self, mode: bool = True) -> Self:
+        """Put this module and all below into training mode, in which dropout drops."""
+        for _, module in self.named_modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """Put this module and all below into evaluation mode, in which dropout does nothing."""
+        return self.train(False)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[Self]:
+        """Evaluation mode for a `with` block; each module then gets its own mode back, after an error too.
+
+        >>> model = ta.nn.Dropout(0.5)
+        >>> with model.evaluating():
+        ...     model.training
+        False
+        >>> model.training
+        True
+        """
+        modes = [(module, module.training) for _, module in self.named_modules()]
+        self.eval()
+        try:
+            yield self
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
+    def zero_grad(self) -> None:
+        """Forget all gradients: every parameter's `grad` becomes None."""
+        for parameter in self.parameters():
+            parameter.grad = None
+
+    def to(self, dtype: DTypeLike) -> Self:
+        """Convert all parameters, in place, for example to float64 for a gradient check.
+
+        >>> ta.nn.Linear(2, 2).to(np.float64).weight.dtype
+        dtype('float64')
+        """
+        for parameter in self.parameters():
+            parameter.data = parameter.data.astype(dtype)
+            parameter.grad = None
+        return self
+
+    # -- state --
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """A copy of every parameter's array under its path."""
+        return {name: parameter.data.copy() for name, parameter in self.named_parameters()}
+
+    def load_state_dict(self, state: Mapping[str, ArrayLike | Tensor], strict: bool = True) -> None:
+        """Copy arrays into the parameters of the same path, in the parameters' dtype.
+
+        All differences are reported in one ValueError, before anything is written: names that are missing or
+        unexpected (unless `strict` is False), shapes that differ, arrays that hold no floating-point numbers.
+
+        >>> layer = ta.nn.Linear(2, 3)
+        >>> layer.load_state_dict({"weight": np.zeros((3, 2)), "scale": np.ones(3)})
+        Traceback (most recent call last):
+            ...
+        ValueError: Linear.load_state_dict: the state doesn't fit, nothing was loaded
+          missing: bias
+          unexpected: scale
+          weight: shape (3, 2) in the state, (2, 3) in the module
+        """
+        own = dict(self.named_parameters())
+        arrays = {name: _array(state[name]) for name in own if name in state}
+        problems = []
+        if strict:
+            missing, unexpected = [n for n in own if n not in state], [n for n in state if n not in own]
+            problems += [f"missing: {', '.join(missing)}"] if missing else []
+            problems += [f"unexpected: {', '.join(unexpected)}"] if unexpected else []
+        for name, array in arrays.items():
+            if array.shape != own[name].shape:
+                problems.append(f"{name}: shape {array.shape} in the state, {own[name].shape} in the module")
+            elif not np.issubdtype(array.dtype, np.floating):
+                problems.append(f"{name}: dtype {array.dtype} in the state, {own[name].dtype} in the module")
+        if problems:
+            title = f"{type(self).__name__}.load_state_dict: the state doesn't fit, nothing was loaded"
+            raise ValueError("\n  ".join([title, *problems]))
+        copies = {name: array.astype(own[name].dtype) for name, array in arrays.items()}
+        for name, copy in copies.items():
+            own[name].data = copy
+
+    # -- to look at --
+
+    def describe(self) -> str:
+        """What stands in the parentheses of this module's line in `repr`."""
+        return ""
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__}({self.describe()})"]
+        for name, member in _flatten("", vars(self)):
+            if isinstance(member, Module):
+                lines += f"{name}: {member!r}".splitlines()
+        return "\n  ".join(lines)
+
+
+def _flatten(path: str, value: object) -> Iterator[tuple[str, object]]:
+    """(path, object) for what a value holds: the elements of lists, tuples and dicts, or the value itself."""
+    items: Any = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    else:
+        yield path, value
+    for key, element in items:
+        yield from _flatten(f"{path}.{key}" if path else str(key), element)
+
+
+def _rename(parameter: Parameter, path: str) -> None:
+    """Name a parameter by its path from the outermost owner, unless its user chose another name."""
+    if parameter.name is None or f".{path}".endswith(f".{parameter.name}"):
+        parameter.name = path
+
+
+def _array(value: ArrayLike | Tensor) -> np.ndarray:
+    return value.data if isinstance(value, Tensor) else np.asarray(value)
+
+
+def generator(rng: np.random.Generator | None) -> np.random.Generator:
+    """The generator that initial weights are drawn from: the one given, else a new one with seed 0."""
+    if rng is None:
+        return np.random.default_rng(0)
+    if not isinstance(rng, np.random.Generator):
+        raise TypeError(f"rng must be a np.random.Generator, got {rng!r}; write np.random.default_rng(seed)")
+    return rng
