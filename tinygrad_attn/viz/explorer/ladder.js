@@ -13,7 +13,7 @@ class Ladder {
     this.view = null;
   }
 
-  /** Shows one drawing: {svg, nodes: {DOT id: tensor indices}}; without an SVG, a list. */
+  /** Shows one drawing: {svg, boxes: the DOT id of the box that shows each tensor, or null}; without an SVG, a list. */
   show(drawing) {
     this.nodes.clear();
     this.edges = [];
@@ -32,7 +32,10 @@ class Ladder {
     svg.removeAttribute("height");
     svg.setAttribute("role", "group");
     svg.setAttribute("aria-label", this.language.text("ladder"));
-    const standsFor = new Map(Object.entries(drawing.nodes));
+    const standsFor = new Map();
+    drawing.boxes.forEach((box, index) => {
+      if (box !== null) standsFor.set(box, [...(standsFor.get(box) ?? []), index]);
+    });
     for (const group of svg.querySelectorAll("g")) {
       const title = group.querySelector(":scope > title")?.textContent ?? "";
       group.removeAttribute("id"); // several pages may share a document

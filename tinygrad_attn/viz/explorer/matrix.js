@@ -88,7 +88,7 @@ class Matrix {
     table.classList.toggle("colours-only", interactive && !this.numbers);
     if (this.tensor.shape.length) {
       const corner = [this.tensor.shape.length > 1 && this.axisName(-2) ? `${this.axisName(-2)} ↓` : "", this.axisName(-1) ? `${this.axisName(-1)} →` : ""];
-      const head = make("tr", {}, make("td", { class: "corner" }, corner.filter(Boolean).join(" ")));
+      const head = make("tr", {}, make("td", { class: "corner" }, corner.filter(Boolean).join("\n")));
       for (let column = 0; column < this.columns; column++) head.append(make("th", { scope: "col" }, this.tick(-1, column)));
       table.append(make("thead", {}, head));
     }

@@ -7,11 +7,11 @@ const STRINGS = {
     loss: "{name} = {value}",
 
     back: "Step back", forward: "Step forward", play: "Play", pause: "Pause", speed: "Speed",
-    twin: "value ⇄ gradient", search: "search", theme: "Light or dark", help: "Help", print: "Print as a handout",
+    twin: "value ⇄ gradient", search: "search", theme: "Light or dark", help: "Help", print: "Print as a handout", printShort: "print",
     language: "中文", close: "Close",
     zoomIn: "Zoom in", zoomOut: "Zoom out", fit: "Fit to window", open: "Open modules", collapse: "Collapse modules",
     checks: "numeric check", numbers: "numbers",
-    toolbar: "Player", ladder: "Graph: forward on the left, backward on the right", timeline: "Step",
+    toolbar: "View", transport: "Player", ladder: "Graph: forward on the left, backward on the right", timeline: "Step",
     noDrawing: "Drawn as a list: the program dot of Graphviz was not found when this page was written.",
 
     laneForward: "forward", laneBackward: "backward",
@@ -91,11 +91,11 @@ const STRINGS = {
     loss: "{name} = {value}",
 
     back: "上一步", forward: "下一步", play: "播放", pause: "暂停", speed: "速度",
-    twin: "值 ⇄ 梯度", search: "搜索", theme: "浅色或深色", help: "帮助", print: "打印讲义",
+    twin: "值 ⇄ 梯度", search: "搜索", theme: "浅色或深色", help: "帮助", print: "打印讲义", printShort: "打印",
     language: "English", close: "关闭",
     zoomIn: "放大", zoomOut: "缩小", fit: "适应窗口", open: "展开模块", collapse: "折叠模块",
     checks: "数值检验", numbers: "数字",
-    toolbar: "播放器", ladder: "计算图：左边前向，右边反向", timeline: "步骤",
+    toolbar: "视图", transport: "播放器", ladder: "计算图：左边前向，右边反向", timeline: "步骤",
     noDrawing: "以列表显示：写出本页时没有找到 Graphviz 的 dot 程序。",
 
     laneForward: "前向", laneBackward: "反向",

@@ -2,15 +2,14 @@
 
 class Timeline {
   constructor(root, steps, tensors, language, go) {
-    this.root = root;
     this.steps = steps;
     this.segments = [];
     this.range = make("input", { type: "range", min: "0", max: String(steps.length - 1), step: "1", "aria-label": language.text("timeline") });
     this.range.addEventListener("input", () => go(Number(this.range.value)));
     this.hint = make("output", { class: "hint", "aria-hidden": "true" });
-    this.track = make("div", { class: "track" }, this.range, this.hint);
-    const first = steps.findIndex((step) => step.lane === "backward");
-    const share = (first < 0 ? steps.length : first) / steps.length;
+    const track = make("div", { class: "track" }, this.range, this.hint); // a new one: it brings its own listeners
+    root.querySelector(".track").replaceWith(track);
+    this.track = track;
     for (const lane of ["forward", "backward"]) {
       const element = make("div", { class: `lane ${lane}`, "aria-hidden": "true" });
       steps.forEach((step, i) => {
@@ -23,7 +22,6 @@ class Timeline {
       });
       this.track.append(element);
     }
-    this.track.style.setProperty("--turn", `${100 * share}%`);
     this.track.addEventListener("pointermove", (event) => {
       const i = this.stepAt(event);
       this.hint.textContent = language.text("stepTitle", { n: i + 1, name: tensors[steps[i].tensor].name });
@@ -38,9 +36,7 @@ class Timeline {
     });
     this.track.addEventListener("pointermove", (event) => { if (this.dragging === event.pointerId) go(this.stepAt(event)); });
     for (const name of ["pointerup", "pointercancel"]) this.track.addEventListener(name, () => { this.dragging = null; });
-    root.replaceChildren(
-      make("div", { class: "labels", "aria-hidden": "true" }, make("span", {}, language.text("laneForward")), make("span", {}, language.text("laneBackward"))),
-      this.track);
+    root.querySelector(".labels").replaceChildren(make("span", {}, language.text("laneForward")), make("span", {}, language.text("laneBackward")));
   }
 
   stepAt(event) {
