@@ -1,12 +1,13 @@
 """The engine: a gradient rule is written once, in NumPy's own words, and run backwards over a recorded graph.
 
 An operation (`Primitive`) is a forward function on arrays and, beside it, one gradient rule per argument.
-A value (`Node`) remembers which operation made it from which arguments, and its recording number.  An argument is
-always recorded before what is made from it, so the recording order read backwards is a topological order:
-`backward` walks it once, and every gradient is complete when its value is reached.
+A value (`Node`) remembers which operation made it from which arguments, and its recording number.  An
+argument is always recorded before what is made from it, so the recording order read backwards is a topological
+order: `backward` walks it once, and every gradient is complete when its value is reached.
 
-The rules run on arrays for numbers and on Tensors, under ``create_graph``, for a graph that can be differentiated
-or drawn.  What every rule would otherwise repeat stands here once: un-broadcasting, the shape guard, the dtype guard.
+The rules run on arrays for numbers and on Tensors, under ``create_graph``, for a graph that can be
+differentiated or drawn.  What every rule would otherwise repeat stands here once: un-broadcasting, the shape
+guard, the dtype guard.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _numbers = count(1)
 
 
 class _Switch:
-    """Sets one field of the state for a ``with`` block or a decorated function, any number of times, nested."""
+    """Sets one field of the state for a ``with`` block or a decorated function, and may be nested."""
 
     field: ClassVar[str]
     value: ClassVar[Any]
@@ -109,9 +110,9 @@ class enable_grad(_Switch):
 class detect_anomaly(_Switch):
     """Raise where the first non-finite value appears, in forward or backward: a debugging mode, and slow.
 
-    The error is a FloatingPointError and names the operation, the shapes of its inputs and the source line that
-    called it.  A NaN always raises; an infinity raises unless the inputs held one already, so that masking with
-    minus infinity is no anomaly.
+    The error is a FloatingPointError and names the operation, the shapes of its inputs and the source line
+    that called it.  A NaN always raises; an infinity raises unless the inputs held one already, so that
+    masking with minus infinity is no anomaly.
     """
 
     field, value = "anomaly", True
@@ -139,7 +140,7 @@ class scope:
 
 
 class Lock:
-    """Keeps an array read-only for as long as some graph holds this object: writing raises at the writing line."""
+    """Keeps an array read-only while some graph holds this object: writing raises at the writing line."""
 
     __slots__ = ("__weakref__", "array")
 
@@ -154,9 +155,9 @@ class Lock:
 class Node:
     """A value and how it was made.  `Tensor` adds everything that a user sees.
 
-    ``args`` holds all arguments of the operation in order, Tensors and plain parameters; ``_values`` the same as
-    the forward saw them, arrays; ``_edges`` the (position, Tensor) pairs that want gradients.  The three are None
-    once the graph is freed.
+    ``args`` holds all arguments of the operation in order, Tensors and plain parameters; ``_values`` the same
+    as the forward saw them, arrays; ``_edges`` the (position, Tensor) pairs that want gradients.  The three
+    are None once the graph is freed.
     """
 
     __slots__ = (
@@ -225,11 +226,11 @@ _REQUIRED = object()
 class Primitive:
     """An operation: its forward on arrays, and a rule for the gradient of each argument that can have one.
 
-    A rule takes ``(g, out, *arguments)``: the incoming gradient, the forward's result and its arguments.  It gives
-    the gradient of the argument whose name it bears, in any shape that broadcasting made of that argument.
+    A rule takes ``(g, out, *arguments)``: the incoming gradient, the forward's result and its arguments.  It
+    gives the gradient of the argument whose name it bears, in any shape that broadcasting made of it.
 
-    ``op(*arguments)`` is the public call and gives a Tensor.  ``op.of(*arguments)`` is for rules: it stays in the
-    world of what it is given, so arrays give an array, Tensors a Tensor and placeholders a placeholder.
+    ``op(*arguments)`` is the public call and gives a Tensor.  ``op.of(*arguments)`` is for rules: it stays in
+    the world of what it is given, so arrays give an array, Tensors a Tensor, placeholders a placeholder.
     """
 
     def __init__(
@@ -463,22 +464,20 @@ def _promote(op: Primitive, args: Sequence[Any], values: list[Any]) -> None:
 
 
 def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
-    """Run the forward on the arrays in ``args`` and record how the result was made, if anyone wants gradients."""
+    """Run the forward on the arrays in ``args``; record how the result was made, if it wants gradients."""
     values: list[Any] = []
     edges: list[tuple[int, Node]] = []
     if op.variadic:
         values = [tuple(a._data for a in args[0]), *args[1:]]
         edges = [(i, a) for i, a in enumerate(args[0]) if a._requires_grad]
     else:
-        i = 0
-        for a in args:
+        for i, a in enumerate(args):
             if isinstance(a, Node):
                 values.append(a._data)
                 if a._requires_grad:
                     edges.append((i, a))
             else:
                 values.append(a)
-            i += 1
     if op.promotes:
         dtype = None
         for i in op.operands:
@@ -521,11 +520,10 @@ def _record(
     node.origin = state.origin
     locks = None
     for a in args[0] if op.variadic else args:
-        if isinstance(a, Node):
-            if a.op is None:
-                lock = a._hold()
-                if lock is not None:
-                    locks = [lock] if locks is None else [*locks, lock]
+        if isinstance(a, Node) and a.op is None:
+            lock = a._hold()
+            if lock is not None:
+                locks = [lock] if locks is None else [*locks, lock]
     node._locks = locks
     if node._data.__class__ is np.ndarray:
         node._data.setflags(write=False)
@@ -542,7 +540,7 @@ def _unpack(
     return [apply(part, (bundle, i)) for i in range(len(out))]
 
 
-# -------------------------------------------------------------------------------------------- the backward pass
+# ----------------------------------------------------------------------------------------- the backward pass
 
 
 def unbroadcast(g: Array, shape: tuple[int, ...]) -> Array:
@@ -555,7 +553,7 @@ def unbroadcast(g: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _ancestors(roots: Iterable[Node]) -> list[Node]:
-    """Every value that the roots were made from and that wants a gradient, in recording order, leaves first."""
+    """Every value behind the roots that wants a gradient, in recording order, leaves first."""
     seen = set(roots)
     stack = list(seen)
     while stack:
@@ -563,7 +561,7 @@ def _ancestors(roots: Iterable[Node]) -> list[Node]:
         if node.op is not None:
             if node._edges is None:
                 raise RuntimeError(
-                    f"backward: the graph behind {node.name or node.op.name!r} was freed by an earlier backward pass;"
+                    f"backward: the graph behind {node.name or node.op.name!r} was freed by an earlier pass;"
                     " compute the value again, or pass retain_graph=True to the first pass"
                 )
             for _, a in node._edges:
@@ -591,8 +589,8 @@ def _walk(
 ) -> dict[Node, Array]:
     """Carry the seeds back through the graph; the gradients of ``inputs`` (None: of all leaves) come out.
 
-    Arrays flow, or Tensors under ``create_graph``.  A value is reached when all that was made from it is done, so
-    its gradient is complete, is used once and is dropped: interior gradients never pile up.
+    Arrays flow, or Tensors under ``create_graph``.  A value is reached when all that was made from it is
+    done, so its gradient is complete, is used once and is dropped: interior gradients never pile up.
     """
     order = _ancestors(seeds)
     needed = None if inputs is None else _on_path(order, inputs)
@@ -610,10 +608,11 @@ def _walk(
         op = node.op
         if op is None:
             continue
-        out, values, edges = node._data, node._values, node._edges
-        assert values is not None and edges is not None
+        assert node._values is not None and node._edges is not None and node.args is not None
+        out, values, edges = (
+            (node, node.args, node._edges) if create_graph else (node._data, node._values, node._edges)
+        )
         if create_graph:
-            out, values = node, node.args
             if op.saves is not None:
                 state.origin = Origin(node, "rule", -1)
                 values = (*values, op.saves(*values))
@@ -624,8 +623,6 @@ def _walk(
             if op.many:
                 g = [_zeros(a, create_graph) if c is None else c for c, a in zip(g, node._data, strict=True)]
             if op.joint is not None:
-                if create_graph:
-                    state.origin = Origin(node, "rule", -1)
                 together = op.joint(g, out, *values)
             for i, a in edges:
                 if needed is not None and a not in needed:
@@ -667,7 +664,7 @@ def _fit(c: Array, node: Node, a: Node, create_graph: bool) -> Array:
         if c.shape != data.shape:
             assert node.op is not None
             raise RuntimeError(
-                f"{node.op.name}: its gradient rule gave shape {c.shape} for an argument of shape {data.shape}"
+                f"{node.op.name}: its gradient rule gave shape {c.shape} to an argument of shape {data.shape}"
             )
     if c.dtype != data.dtype:
         if create_graph:
@@ -707,8 +704,8 @@ def _seed(output: Any, gradient: Any, create_graph: bool) -> Any:
     if gradient is None:
         if data.size != 1:
             raise ValueError(
-                f"backward: an output of shape {data.shape} needs a gradient of that shape; reduce it to one number"
-                " first (.sum() or .mean()), or pass the seed"
+                f"backward: an output of shape {data.shape} needs a gradient of that shape; reduce it to one"
+                " number first (.sum() or .mean()), or pass the seed"
             )
         gradient = np.ones_like(data)
     kept = isinstance(gradient, Node) and create_graph
@@ -749,7 +746,7 @@ def _run(
 def backward(
     output: Any, gradient: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False
 ) -> None:
-    """Add the gradient of ``output`` to the ``.grad`` of every leaf it was made from; see `Tensor.backward`."""
+    """Add the gradient of ``output`` to the ``.grad`` of every leaf behind it; see `Tensor.backward`."""
     found = _run([output], [gradient], None, create_graph, retain_graph)
     deposited: set[int] = set()
     for leaf, g in found.items():
@@ -781,7 +778,7 @@ def grad(
             ``create_graph`` a seed that wants gradients stays in the graph.
         create_graph: record the backward pass, so that the result can be differentiated again.
         retain_graph: keep the graph for another pass (default: as ``create_graph``).
-        allow_unused: give None for an input that the outputs do not depend on, where otherwise it is an error.
+        allow_unused: give None for an input that the outputs do not depend on, otherwise an error.
 
     >>> import tinygrad_attn as ta
     >>> x = ta.Tensor(2.0, requires_grad=True)
@@ -812,7 +809,7 @@ def grad(
     for i, a in enumerate(wanted):
         if a not in found and not allow_unused:
             raise RuntimeError(
-                f"grad: the outputs do not depend on input {a.name or i}; pass allow_unused=True to get None for it"
+                f"grad: the outputs do not depend on input {a.name or i}; allow_unused=True gives None for it"
             )
     if not create_graph:
         taken: dict[int, Array] = {}

@@ -1,7 +1,8 @@
 """`Tensor`: an array, its gradient, and how it was made.
 
-Operations are not written here.  Each attaches itself, as a method, as an operator and under NumPy's own name, where
-it is declared (`tinygrad_attn.ops`); NumPy's protocols (NEP 13 and NEP 18) lead from ``np.exp(t)`` to it.
+Operations are not written here.  Each attaches itself, as a method, as an operator and under NumPy's own
+name, where it is declared (`tinygrad_attn.ops`); NumPy's protocols, NEP 13 and NEP 18, lead from ``np.exp(t)``
+to it.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Tensor(Node):
     """An array that can remember how it was made, so that `backward` can find its gradient.
 
     Args:
-        data: numbers, nested lists of them, or an array, which is copied.  Python floats become float32; arrays
-            and NumPy scalars keep their dtype.
+        data: numbers, nested lists of them, or an array, which is copied.  Python floats become float32;
+            arrays and NumPy scalars keep their dtype.
         requires_grad: whether ``.grad`` is wanted; only floats can have one.
         dtype: another dtype than the data's own.
         name: shown in pictures, listings and errors.
@@ -151,7 +152,7 @@ class Tensor(Node):
 
         Args:
             gradient: the seed, of exactly this shape; may be left out for a single number, where it is 1.
-            retain_graph: keep the graph for another pass; otherwise it is freed (default: as ``create_graph``).
+            retain_graph: keep the graph for another pass, not free it (default: as ``create_graph``).
             create_graph: record the backward pass, so that ``.grad`` can be differentiated again.  A second
                 ``backward`` then adds to the same ``.grad``; `tinygrad_attn.grad` leaves them alone.
 
@@ -188,9 +189,7 @@ class Tensor(Node):
         return bool(self._data)
 
     def __format__(self, spec: str) -> str:
-        return format(
-            self._data.item() if self._data.size == 1 else self._data if not spec else self._data, spec
-        )
+        return format(self._data.item() if self._data.size == 1 else self._data, spec)
 
     # ----------------------------------------------------------------------------------------- as a sequence
 
@@ -206,8 +205,8 @@ class Tensor(Node):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise TypeError(
-            "a tensor cannot be written into, its graph would be wrong: use where() or masked_fill() for a new one,"
-            " or write into .data when no graph needs it"
+            "a tensor cannot be written into, its graph would be wrong: use where() or masked_fill() for a"
+            " new one, or write into .data when no graph needs it"
         )
 
     __hash__ = object.__hash__  # == compares elementwise, but two tensors are never the same key
@@ -277,8 +276,8 @@ def _dispatch(function: Any, args: Any, kwargs: Any) -> Any:
     if function in _PLAIN:
         return function(*map(_bare, args), **{k: _bare(v) for k, v in kwargs.items()})
     raise TypeError(
-        f"np.{function.__name__} has no gradient rule here; it works on .numpy(), which cuts the graph, or can be"
-        " declared as an operation (see tinygrad_attn.ops)"
+        f"np.{function.__name__} has no gradient rule here; it works on .numpy(), which cuts the graph, or"
+        " can be declared as an operation (see tinygrad_attn.ops)"
     )
 
 

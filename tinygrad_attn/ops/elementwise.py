@@ -1,4 +1,4 @@
-"""Operations that act on each element by itself; two operands broadcast, and the engine undoes that in the gradient."""
+"""Operations on each element by itself; operands broadcast, and the engine undoes that in the gradient."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def power(a: Array, b: Array) -> Array:
 
 
 def _one_less(b: Array) -> Array:
-    """``b - 1``, and 1 where ``b`` is 0: there the factor ``b`` is 0 anyway, and ``0 * 0 ** -1`` would be NaN."""
+    """``b - 1``, but 1 where ``b`` is 0: the factor ``b`` is 0 there, and ``0 * 0 ** -1`` would be NaN."""
     if isinstance(b, (int, float)):
         return b - 1 if b else 1
     return np.where(b == 0, 1, b - 1)
@@ -329,7 +329,7 @@ where.gradients(
 
 @primitive()
 def masked_fill(x: Array, mask: Array, value: float = -np.inf) -> Array:
-    """``value`` where the boolean ``mask`` is True (= blocked), ``x`` elsewhere; no gradient flows where it blocks.
+    """``value`` where the boolean ``mask`` is True (= blocked), ``x`` elsewhere; it blocks the gradient too.
 
     Args:
         x: any shape.

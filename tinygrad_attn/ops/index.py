@@ -10,7 +10,7 @@ from ..autograd import Array, Node, primitive
 
 
 def _plain(index: Any) -> Any:
-    """An index with arrays of its own in place of Tensors, lists and arrays that someone may still write to."""
+    """An index with arrays of its own in place of Tensors, lists and arrays that may still be written to."""
     if isinstance(index, tuple):
         return tuple(map(_plain, index))
     if isinstance(index, Node):
@@ -75,7 +75,7 @@ def take_along_axis(x: Array, indices: Array, axis: int = -1) -> Array:
 def scatter_along_axis(g: Array, indices: Array, axis: int, shape: tuple[int, ...]) -> Array:
     """Zeros of ``shape`` with ``g`` added where `take_along_axis` reads."""
     total = np.zeros(shape, g.dtype)
-    place = list(np.indices(np.shape(indices), sparse=True))
+    place: list[Any] = list(np.indices(np.shape(indices), sparse=True))
     place[axis] = np.asarray(indices)
     np.add.at(total, tuple(place), g)
     return total

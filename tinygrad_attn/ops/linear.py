@@ -14,7 +14,8 @@ from .shape import expand_dims, squeeze
 def matmul(a: Array, b: Array) -> Array:
     """The matrix product ``a @ b``, of stacks of matrices too, which broadcast.
 
-    Shapes: ``(..., n, k) @ (..., k, m) -> (..., n, m)``; a 1-D operand is a row on the left, a column on the right.
+    Shapes: ``(..., n, k) @ (..., k, m) -> (..., n, m)``; a 1-D operand is a row on the left, a column on
+    the right.
 
     >>> ta.Tensor([[1.0, 2.0]]) @ ta.Tensor([[3.0], [4.0]])
     Tensor([[11.]])

@@ -194,8 +194,8 @@ def attention_weights(q: Array, k: Array, mask: Array, scale: float) -> Array:
 def attention(q: Array, k: Array, v: Array, mask: Array, scale: float) -> Array:
     """``softmax(q kT scale) v`` in one operation that keeps no Tq x Tk array for the backward pass.
 
-    Shapes: ``q`` (..., Tq, d), ``k`` (..., Tk, d), ``v`` (..., Tk, e), boolean ``mask`` (..., Tq, Tk) or None with
-    True = blocked; the result is (..., Tq, e).
+    Shapes: ``q`` (..., Tq, d), ``k`` (..., Tk, d), ``v`` (..., Tk, e), ``mask`` (..., Tq, Tk), boolean with
+    True = blocked, or None; the result is (..., Tq, e).
     """
     return attention_weights(q, k, mask, scale) @ v
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from ..autograd import Array, derived, primitive
 from .elementwise import multiply, power
 from .shape import concatenate, expand_dims, reshape
 
-Axis = int | tuple[int, ...] | None
+Axis = Any  # an int, a tuple of them or None
 
 
 def spread(g: Array, x: Array, axis: Axis, keepdims: bool) -> Array:
@@ -27,7 +28,7 @@ def _count(x: Array, axis: Axis) -> int:
 
 
 @primitive(numpy=np.sum)
-def sum(x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+def sum(x: Array, axis: Axis = None, keepdims: Any = False) -> Array:
     """The sum over ``axis`` (None: all, a tuple: several): every summand gets the whole gradient.
 
     >>> ta.Tensor([[1.0, 2.0], [3.0, 4.0]]).sum(axis=0)
@@ -84,7 +85,7 @@ def _shared(g: Array, out: Array, x: Array, axis: Axis, keepdims: bool) -> Array
 
 
 @primitive(numpy=(np.max, np.amax))
-def max(x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+def max(x: Array, axis: Axis = None, keepdims: Any = False) -> Array:
     """The largest over ``axis``; a tie splits the gradient evenly.
 
     >>> ta.Tensor([2.0, 5.0, 5.0]).max()
@@ -94,7 +95,7 @@ def max(x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 @primitive(numpy=(np.min, np.amin))
-def min(x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+def min(x: Array, axis: Axis = None, keepdims: Any = False) -> Array:
     """The smallest over ``axis``; a tie splits the gradient evenly.
 
     >>> ta.Tensor([2.0, 5.0, 2.0]).min()
@@ -108,7 +109,7 @@ min.gradients(x=_shared)
 
 
 @primitive()
-def norm(x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+def norm(x: Array, axis: Axis = None, keepdims: Any = False) -> Array:
     """The Euclidean length over ``axis``; its gradient at the zero vector is taken as 0.
 
     >>> ta.norm(ta.Tensor([3.0, 4.0]))

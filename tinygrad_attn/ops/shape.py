@@ -147,7 +147,7 @@ def stack(arrays: Sequence[Array], axis: int = 0) -> Array:
 
 @primitive(numpy=np.split)
 def split(x: Array, sections: int | Sequence[int], axis: int = 0) -> Sequence[Array]:
-    """A list of pieces along ``axis``: so many equal ones, or cut at these positions; their gradients are joined.
+    """A list of pieces along ``axis``: so many equal ones, or cut at these positions; gradients are joined.
 
     >>> ta.Tensor([1.0, 2.0, 3.0, 4.0]).split(2)
     [Tensor([1., 2.]), Tensor([3., 4.])]
