@@ -65,8 +65,8 @@ def gradcheck(
 
     `inputs` is a Tensor or an array, or a sequence of them; `f(*inputs)` returns a Tensor of any shape or
     several, which are projected on fixed random numbers. Inputs that require gradients are checked; if none
-    does, as with arrays, all floating-point inputs are. They are copied and taken as float64, since in float32
-    the difference of neighbouring values is mostly rounding. The others stay constant.
+    does, as with arrays, all floating-point inputs are. They are copied and taken as float64, since the
+    difference of neighbouring values in float32 is mostly rounding. The others stay constant.
 
     An element passes if |gradient - difference| <= atol + rtol * |difference|, with a step of `eps`. Inputs
     of up to 1,000 elements are checked element by element, larger ones along 10 random directions; the report

@@ -75,7 +75,7 @@ def take_along_axis(x: Array, indices: Array, axis: int = -1) -> Array:
 def scatter_along_axis(g: Array, indices: Array, axis: int, shape: tuple[int, ...]) -> Array:
     """Zeros of ``shape`` with ``g`` added where `take_along_axis` reads."""
     total = np.zeros(shape, g.dtype)
-    place: list[Any] = list(np.indices(np.shape(indices), sparse=True))
+    place: list[Any] = list(np.indices(shape, sparse=True))
     place[axis] = np.asarray(indices)
     np.add.at(total, tuple(place), g)
     return total

@@ -18,7 +18,7 @@ def _shifted(x: Array, axis: Axis) -> tuple[Array, Array]:
     peak = np.maximum.reduce(x, axis=axis, keepdims=True)
     if not np.isfinite(peak).all():
         peak = np.where(np.isneginf(peak), 0, peak)
-    return peak, np.subtract(x, peak)
+    return peak, np.asarray(np.subtract(x, peak))
 
 
 @primitive()
