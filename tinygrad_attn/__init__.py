@@ -6,69 +6,14 @@ from importlib import import_module
 from typing import Any
 
 from . import ops as ops
-from .autograd import PRIMITIVES as PRIMITIVES
-from .autograd import Primitive as Primitive
-from .autograd import derived as derived
-from .autograd import detect_anomaly as detect_anomaly
-from .autograd import enable_grad as enable_grad
-from .autograd import grad as grad
-from .autograd import is_grad_enabled as is_grad_enabled
-from .autograd import no_grad as no_grad
-from .autograd import primitive as primitive
-from .ops.elementwise import abs as abs
-from .ops.elementwise import add as add
-from .ops.elementwise import clip as clip
-from .ops.elementwise import cos as cos
-from .ops.elementwise import divide as divide
-from .ops.elementwise import exp as exp
-from .ops.elementwise import gelu as gelu
-from .ops.elementwise import log as log
-from .ops.elementwise import masked_fill as masked_fill
-from .ops.elementwise import maximum as maximum
-from .ops.elementwise import minimum as minimum
-from .ops.elementwise import multiply as multiply
-from .ops.elementwise import negative as negative
-from .ops.elementwise import power as power
-from .ops.elementwise import relu as relu
-from .ops.elementwise import sigmoid as sigmoid
-from .ops.elementwise import silu as silu
-from .ops.elementwise import sin as sin
-from .ops.elementwise import sqrt as sqrt
-from .ops.elementwise import subtract as subtract
-from .ops.elementwise import tanh as tanh
-from .ops.elementwise import where as where
-from .ops.index import embedding as embedding
-from .ops.index import take_along_axis as take_along_axis
-from .ops.linear import einsum as einsum
-from .ops.linear import matmul as matmul
-from .ops.nn import cross_entropy as cross_entropy
-from .ops.nn import dropout as dropout
-from .ops.nn import layer_norm as layer_norm
-from .ops.nn import log_softmax as log_softmax
-from .ops.nn import logsumexp as logsumexp
-from .ops.nn import softmax as softmax
-from .ops.reduce import cumsum as cumsum
-from .ops.reduce import max as max
-from .ops.reduce import mean as mean
-from .ops.reduce import min as min
-from .ops.reduce import norm as norm
-from .ops.reduce import prod as prod
-from .ops.reduce import sum as sum
-from .ops.reduce import var as var
-from .ops.shape import broadcast_to as broadcast_to
-from .ops.shape import concatenate as concatenate
-from .ops.shape import expand_dims as expand_dims
-from .ops.shape import flip as flip
-from .ops.shape import reshape as reshape
-from .ops.shape import roll as roll
-from .ops.shape import split as split
-from .ops.shape import squeeze as squeeze
-from .ops.shape import stack as stack
-from .ops.shape import swapaxes as swapaxes
-from .ops.shape import transpose as transpose
-from .ops.shape import tril as tril
-from .ops.shape import triu as triu
-from .tensor import Tensor as Tensor
+from .autograd import (PRIMITIVES as PRIMITIVES, Primitive as Primitive, derived as derived, detect_anomaly as detect_anomaly, enable_grad as enable_grad, grad as grad, is_grad_enabled as is_grad_enabled, no_grad as no_grad, primitive as primitive)
+from .ops.elementwise import (abs as abs, add as add, clip as clip, cos as cos, divide as divide, exp as exp, gelu as gelu, log as log, masked_fill as masked_fill, maximum as maximum, minimum as minimum, multiply as multiply, negative as negative, power as power, relu as relu, sigmoid as sigmoid, silu as silu, sin as sin, sqrt as sqrt, subtract as subtract, tanh as tanh, where as where)
+from .ops.index import (embedding as embedding, take_along_axis as take_along_axis)
+from .ops.linear import (einsum as einsum, matmul as matmul)
+from .ops.nn import (cross_entropy as cross_entropy, dropout as dropout, layer_norm as layer_norm, log_softmax as log_softmax, logsumexp as logsumexp, softmax as softmax)
+from .ops.reduce import (cumsum as cumsum, max as max, mean as mean, min as min, norm as norm, prod as prod, sum as sum, var as var)
+from .ops.shape import (broadcast_to as broadcast_to, concatenate as concatenate, expand_dims as expand_dims, flip as flip, reshape as reshape, roll as roll, split as split, squeeze as squeeze, stack as stack, swapaxes as swapaxes, transpose as transpose, tril as tril, triu as triu)
+from .tensor import (Tensor as Tensor)
 
 __version__ = "0.1.0"
 

@@ -609,12 +609,10 @@ def _walk(
         if op is None:
             continue
         assert node._values is not None and node._edges is not None and node.args is not None
-        out, values, edges = (
-            (node, node.args, node._edges) if create_graph else (node._data, node._values, node._edges)
-        )
+        out, values, edges = node._data, node._values, node._edges
         if create_graph:
+            out, values, state.origin = node, node.args, Origin(node, "rule", -1)
             if op.saves is not None:
-                state.origin = Origin(node, "rule", -1)
                 values = (*values, op.saves(*values))
         if op is part:
             bundle = edges[0][1]
@@ -757,7 +755,7 @@ def backward(
             deposited.add(id(array))
             g = constant(array)
         with enable_grad() if create_graph else no_grad():
-            leaf._grad = g if leaf._grad is None else leaf._grad + g  # type: ignore[operator]
+            leaf._grad = g if leaf._grad is None else leaf._grad + g
 
 
 def grad(

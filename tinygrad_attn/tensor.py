@@ -1,8 +1,8 @@
 """`Tensor`: an array, its gradient, and how it was made.
 
 Operations are not written here.  Each attaches itself, as a method, as an operator and under NumPy's own
-name, where it is declared (`tinygrad_attn.ops`); NumPy's protocols, NEP 13 and NEP 18, lead from ``np.exp(t)``
-to it.
+name, where it is declared (`tinygrad_attn.ops`); NumPy's protocols, NEP 13 and NEP 18, lead from
+``np.exp(t)`` to it.
 """
 
 from __future__ import annotations
