@@ -6,14 +6,77 @@ from importlib import import_module
 from typing import Any
 
 from . import ops as ops
-from .autograd import (PRIMITIVES as PRIMITIVES, Primitive as Primitive, derived as derived, detect_anomaly as detect_anomaly, enable_grad as enable_grad, grad as grad, is_grad_enabled as is_grad_enabled, no_grad as no_grad, primitive as primitive)
-from .ops.elementwise import (abs as abs, add as add, clip as clip, cos as cos, divide as divide, exp as exp, gelu as gelu, log as log, masked_fill as masked_fill, maximum as maximum, minimum as minimum, multiply as multiply, negative as negative, power as power, relu as relu, sigmoid as sigmoid, silu as silu, sin as sin, sqrt as sqrt, subtract as subtract, tanh as tanh, where as where)
-from .ops.index import (embedding as embedding, take_along_axis as take_along_axis)
-from .ops.linear import (einsum as einsum, matmul as matmul)
-from .ops.nn import (cross_entropy as cross_entropy, dropout as dropout, layer_norm as layer_norm, log_softmax as log_softmax, logsumexp as logsumexp, softmax as softmax)
-from .ops.reduce import (cumsum as cumsum, max as max, mean as mean, min as min, norm as norm, prod as prod, sum as sum, var as var)
-from .ops.shape import (broadcast_to as broadcast_to, concatenate as concatenate, expand_dims as expand_dims, flip as flip, reshape as reshape, roll as roll, split as split, squeeze as squeeze, stack as stack, swapaxes as swapaxes, transpose as transpose, tril as tril, triu as triu)
-from .tensor import (Tensor as Tensor)
+from .autograd import (
+    PRIMITIVES as PRIMITIVES,
+    Primitive as Primitive,
+    derived as derived,
+    detect_anomaly as detect_anomaly,
+    enable_grad as enable_grad,
+    grad as grad,
+    is_grad_enabled as is_grad_enabled,
+    no_grad as no_grad,
+    primitive as primitive,
+)
+from .ops.elementwise import (
+    abs as abs,
+    add as add,
+    clip as clip,
+    cos as cos,
+    divide as divide,
+    exp as exp,
+    gelu as gelu,
+    log as log,
+    masked_fill as masked_fill,
+    maximum as maximum,
+    minimum as minimum,
+    multiply as multiply,
+    negative as negative,
+    power as power,
+    relu as relu,
+    sigmoid as sigmoid,
+    silu as silu,
+    sin as sin,
+    sqrt as sqrt,
+    subtract as subtract,
+    tanh as tanh,
+    where as where,
+)
+from .ops.index import embedding as embedding, take_along_axis as take_along_axis
+from .ops.linear import einsum as einsum, matmul as matmul
+from .ops.nn import (
+    cross_entropy as cross_entropy,
+    dropout as dropout,
+    layer_norm as layer_norm,
+    log_softmax as log_softmax,
+    logsumexp as logsumexp,
+    softmax as softmax,
+)
+from .ops.reduce import (
+    cumsum as cumsum,
+    max as max,
+    mean as mean,
+    min as min,
+    norm as norm,
+    prod as prod,
+    sum as sum,
+    var as var,
+)
+from .ops.shape import (
+    broadcast_to as broadcast_to,
+    concatenate as concatenate,
+    expand_dims as expand_dims,
+    flip as flip,
+    reshape as reshape,
+    roll as roll,
+    split as split,
+    squeeze as squeeze,
+    stack as stack,
+    swapaxes as swapaxes,
+    transpose as transpose,
+    tril as tril,
+    triu as triu,
+)
+from .tensor import Tensor as Tensor
 
 __version__ = "0.1.0"
 

@@ -2,8 +2,8 @@
 
 An operation (`Primitive`) is a forward function on arrays and, beside it, one gradient rule per argument.
 A value (`Node`) remembers which operation made it from which arguments, and its recording number.  An
-argument is always recorded before what is made from it, so the recording order read backwards is a topological
-order: `backward` walks it once, and every gradient is complete when its value is reached.
+argument is always recorded before what is made from it, so the recording order read backwards is a
+topological order: `backward` walks it once, and every gradient is complete when its value is reached.
 
 The rules run on arrays for numbers and on Tensors, under ``create_graph``, for a graph that can be
 differentiated or drawn.  What every rule would otherwise repeat stands here once: un-broadcasting, the shape
