@@ -212,10 +212,10 @@ def test_no_new_tokens_leave_the_prompt_unchanged(model, rng):
 
 
 def test_generating_builds_no_graph_and_gives_the_mode_back(model, rng):
-    seen, forward = [], model.forward
-    model.forward = lambda ids: seen.append((model.training, forward(ids)[0])) or forward(ids)
+    seen, norm = [], model.ln_f.forward
+    model.ln_f.forward = lambda x: seen.append((model.training, norm(x))) or seen[-1][1]
     model.generate(IDS, 1, rng=rng)
-    assert [(mode, logits.requires_grad) for mode, logits in seen] == [(False, False)]
+    assert [(mode, out.requires_grad) for mode, out in seen] == [(False, False)]
     assert model.training
     assert model.eval().generate(IDS, 1, rng=rng) is not None and not model.training
     assert all(p.grad is None for p in model.parameters())

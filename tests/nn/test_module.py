@@ -29,7 +29,7 @@ def net(rng):
     return Net(rng)
 
 
-PATHS = ["scale", "blocks.0.weight", "blocks.0.bias", "blocks.1.weight", "out.bias"]
+PATHS = ["blocks.0.weight", "blocks.0.bias", "blocks.1.weight", "out.bias", "scale"]
 X = np.ones((2, 3), np.float32)
 
 
@@ -56,7 +56,7 @@ def test_lists_may_grow_and_dicts_and_tuples_hold_modules_too(rng):
     net = Module()
     net.layers, net.table, net.pair = [], {"a": Linear(1, 1, bias=False)}, (Parameter(1.0), None)
     net.layers.append(Linear(1, 1, bias=False))
-    assert [name for name, _ in net.named_parameters()] == ["pair.0", "layers.0.weight", "table.a.weight"]
+    assert [name for name, _ in net.named_parameters()] == ["layers.0.weight", "table.a.weight", "pair.0"]
 
 
 def test_tensors_that_are_no_parameters_are_not_trained(rng):

@@ -7,7 +7,7 @@ dicts. So the path of a parameter is the Python expression for it, with dots: `m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
@@ -65,27 +65,24 @@ class Module:
 
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
-        for path, member in _flatten(name, value):
-            if isinstance(member, Module):
-                object.__setattr__(member, "_name", path)
-                for inner, parameter in member.named_parameters():
-                    _rename(parameter, f"{path}.{inner}")
-            elif isinstance(member, Parameter):
-                _rename(member, path)
+        for path, module in _modules(name, value):
+            object.__setattr__(module, "_name", path)
+        for path, parameter in _find(Parameter, {name: value}, "", set()):
+            _rename(parameter, path)
 
     # -- what is in here --
 
     def named_modules(self) -> list[tuple[str, Module]]:
         """This module under the name "" and every module below, each once, parents first."""
-        return list(self._walk("", set()))
+        return [("", self), *_find(Module, self, "", {id(self)})]
 
     def named_parameters(self) -> list[tuple[str, Parameter]]:
         """Every parameter with its path, once: one that is tied goes by the first of its names."""
-        return self._named(Parameter)
+        return list(_find(Parameter, self, "", {id(self)}))
 
     def named_generators(self) -> list[tuple[str, np.random.Generator]]:
         """Every random generator (of dropout, say) with its path, once. A checkpoint saves their states."""
-        return self._named(np.random.Generator)
+        return list(_find(np.random.Generator, self, "", {id(self)}))
 
     def parameters(self) -> list[Parameter]:
         """Every parameter once, in the order of `named_parameters`."""
@@ -98,22 +95,6 @@ class Module:
         16
         """
         return sum(parameter.data.size for parameter in self.parameters())
-
-    def _walk(self, path: str, seen: set[int]) -> Iterator[tuple[str, Module]]:
-        if id(self) not in seen:
-            seen.add(id(self))
-            yield path, self
-            for name, member in _flatten(path, vars(self)):
-                if isinstance(member, Module):
-                    yield from member._walk(name, seen)
-
-    def _named(self, kind: type[Kind]) -> list[tuple[str, Kind]]:
-        first: dict[int, tuple[str, Kind]] = {}
-        for path, module in self.named_modules():
-            for name, member in _flatten(path, vars(module)):
-                if isinstance(member, kind):
-                    first.setdefault(id(member), (name, member))
-        return list(first.values())
 
     # -- training --
 
@@ -210,23 +191,39 @@ class Module:
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__}({self.describe()})"]
-        for name, member in _flatten("", vars(self)):
-            if isinstance(member, Module):
-                lines += f"{name}: {member!r}".splitlines()
+        for attribute, value in vars(self).items():
+            for name, module in _modules(attribute, value):
+                lines += f"{name}: {module!r}".splitlines()
         return "\n  ".join(lines)
 
 
-def _flatten(path: str, value: object) -> Iterator[tuple[str, object]]:
-    """(path, object) for what a value holds: the elements of lists, tuples and dicts, or the value itself."""
-    items: Any = ()
-    if isinstance(value, dict):
-        items = value.items()
-    elif isinstance(value, list | tuple):
-        items = enumerate(value)
-    else:
+def _find(kind: type[Kind], owner: object, path: str, seen: set[int]) -> Iterator[tuple[str, Kind]]:
+    """(path, object) for every object of this kind below an owner, once, parents first."""
+    for key, member in _items(owner):
+        wanted, owns = isinstance(member, kind), isinstance(member, Module | list | tuple | dict)
+        if (wanted or owns) and id(member) not in seen:
+            seen.add(id(member))
+            name = f"{path}.{key}" if path else str(key)
+            if wanted:
+                yield name, member
+            if owns:
+                yield from _find(kind, member, name, seen)
+
+
+def _items(owner: Any) -> Iterable[tuple[object, Any]]:
+    """What a module holds in attributes and a list, tuple or dict in places, with name, index or key."""
+    if isinstance(owner, Module):
+        return vars(owner).items()
+    return owner.items() if isinstance(owner, dict) else enumerate(owner)
+
+
+def _modules(path: str, value: object) -> Iterator[tuple[str, Module]]:
+    """The modules that an attribute holds, directly or in lists, tuples and dicts."""
+    if isinstance(value, Module):
         yield path, value
-    for key, element in items:
-        yield from _flatten(f"{path}.{key}" if path else str(key), element)
+    elif isinstance(value, list | tuple | dict):
+        for key, element in _items(value):
+            yield from _modules(f"{path}.{key}", element)
 
 
 def _rename(parameter: Parameter, path: str) -> None:
