@@ -239,9 +239,9 @@ def coreference(n: int, rng: np.random.Generator, language: str = "zh") -> list[
 
     >>> example = coreference(1, np.random.default_rng(0), "en")[0]
     >>> " ".join(example.tokens)
-    'Peter is a teacher and Lily is a doctor . both came in . she was very happy and went to the hospital'
+    'Grandma is a doctor and Tom is a teacher . both came in . she was very late and went to the hospital'
     >>> example.tokens[example.pronoun], example.tokens[example.antecedent], example.tokens[-1]
-    ('she', 'Lily', 'hospital')
+    ('she', 'Grandma', 'hospital')
     """
     if language not in _WORDS:
         raise ValueError(f"coreference: language must be one of {sorted(_WORDS)}, got {language!r}")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .autograd import constant
 from .nn import Parameter
 from .tensor import Tensor
 
@@ -47,10 +48,10 @@ class _Group:
         for i, (p, view) in enumerate(zip(self.params, self.views)):
             if p.data is view:
                 continue
-            if p.data.shape != view.shape or p.data.dtype != view.dtype:
-                raise ValueError(
-                    f"step: {_describe(p, i)} was {view.dtype} {view.shape} when the optimizer was "
-                    f"made and is now {p.data.dtype} {p.data.shape}; make a new optimizer after such a change"
+            if p.data.dtype != view.dtype:
+                raise TypeError(
+                    f"step: {_describe(p, i)} was {view.dtype} when the optimizer was made and "
+                    f"is {p.data.dtype} now; make a new optimizer after converting a model"
                 )
             view[...] = p.data
             p.data = view
@@ -277,7 +278,8 @@ def clip_grad_norm(params: Iterable[Tensor], max_norm: float) -> float:
         raise ValueError(f"clip_grad_norm: max_norm must be positive, got {max_norm}")
     owners = [p for p in {id(p): p for p in params}.values() if p.grad is not None]
     flat = [p.grad.data.reshape(-1) for p in owners if p.grad is not None]
-    squares = [float(np.dot(g, g)) for g in flat]
+    with np.errstate(over="ignore"):
+        squares = [float(np.dot(g, g)) for g in flat]
     if not math.isfinite(math.fsum(squares)):  # overflowed in the gradient's own dtype, or really not finite
         squares = [float(np.dot(g, g)) for g in (g.astype(np.float64) for g in flat)]
     norm = math.sqrt(math.fsum(squares))
@@ -290,7 +292,7 @@ def clip_grad_norm(params: Iterable[Tensor], max_norm: float) -> float:
     if norm > max_norm:
         for p in owners:
             assert p.grad is not None
-            p.grad = Tensor(p.grad.data * p.grad.data.dtype.type(max_norm / norm))
+            p.grad = constant(p.grad.data * p.grad.data.dtype.type(max_norm / norm))
     return norm
 
 

@@ -1,6 +1,7 @@
 """Layers, attention and a GPT, on the operations of the package."""
 
 from .attention import (
+    KeyValueCache,
     MultiHeadAttention,
     SelfAttention,
     causal_mask,
@@ -17,6 +18,7 @@ __all__ = [
     "Dropout",
     "Embedding",
     "GPTConfig",
+    "KeyValueCache",
     "LayerNorm",
     "Linear",
     "Module",

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..ops import nn as F
-from ..ops.shape import split
+from ..ops.shape import concatenate, split
 from ..tensor import Tensor
 from .layers import Dropout, Linear, drop
 from .module import Module, Parameter, generator
@@ -160,6 +160,23 @@ class SelfAttention(Module):
         return "{}, {}, causal={}, scale={}".format(*self.W_Q.shape, self.causal, self.scale)
 
 
+class KeyValueCache:
+    """The keys and values of the tokens so far, (B, H, T, d): a new token then costs one row of attention."""
+
+    def __init__(self) -> None:
+        self.k: Tensor | None = None
+        self.v: Tensor | None = None
+
+    def __len__(self) -> int:
+        return 0 if self.k is None else self.k.shape[-2]
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Add those of new tokens, (B, H, new, d), and give all of them, (B, H, T + new, d)."""
+        self.k = k if self.k is None else concatenate([self.k, k], axis=-2)
+        self.v = v if self.v is None else concatenate([self.v, v], axis=-2)
+        return self.k, self.v
+
+
 class MultiHeadAttention(Module):
     """`n_head` heads of self-attention side by side, each d = d_model / n_head wide, then mixed by a Linear.
 
@@ -190,18 +207,27 @@ class MultiHeadAttention(Module):
         self.n_head, self.causal = n_head, causal
 
     def forward(
-        self, x: Tensor, mask: Mask | None = None, return_weights: bool = False
+        self,
+        x: Tensor,
+        mask: Mask | None = None,
+        return_weights: bool = False,
+        past: KeyValueCache | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """(B, T, C) -> (B, T, C), with `return_weights` also (B, H, T, T); or the same without B.
 
-        `mask` as in `scaled_dot_product_attention`.
+        `mask` as in `scaled_dot_product_attention`. With `past` x continues the tokens in it, and joins them.
         """
         _check_tokens("MultiHeadAttention", x.shape, self.c_proj.weight.shape[0])
         q, k, v = split(self.c_attn(x), 3, axis=-1)  # (B, T, C) -> (B, T, 3C) -> 3 of (B, T, C)
+        q = split_heads(q, self.n_head).named("Q")  # (B, T, C) -> (B, H, T, d)
+        k = split_heads(k, self.n_head).named("K")  # (B, T, C) -> (B, H, T, d)
+        v = split_heads(v, self.n_head).named("V")  # (B, T, C) -> (B, H, T, d)
+        if past is not None:
+            k, v = past.append(k, v)  # (B, H, T, d) -> (B, H, past + T, d)
         attended = scaled_dot_product_attention(
-            split_heads(q, self.n_head).named("Q"),  # (B, T, C) -> (B, H, T, d)
-            split_heads(k, self.n_head).named("K"),  # (B, T, C) -> (B, H, T, d)
-            split_heads(v, self.n_head).named("V"),  # (B, T, C) -> (B, H, T, d)
+            q,
+            k,
+            v,
             mask=mask,
             causal=self.causal,
             dropout=self.dropout.p if self.training else 0.0,

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,9 +19,12 @@ from numpy.typing import ArrayLike
 from ..autograd import no_grad
 from ..ops.nn import cross_entropy
 from ..tensor import Tensor
-from .attention import Mask, MultiHeadAttention
+from .attention import KeyValueCache, Mask, MultiHeadAttention
 from .layers import MLP, Dropout, Embedding, LayerNorm
 from .module import Module, generator
+
+if TYPE_CHECKING:
+    from ..data import CharTokenizer
 
 
 @dataclass(frozen=True)
@@ -70,10 +77,14 @@ class Block(Module):
         self.mlp = MLP(d_model, dropout=dropout, bias=bias, rng=init)
 
     def forward(
-        self, x: Tensor, mask: Mask | None = None, return_weights: bool = False
+        self,
+        x: Tensor,
+        mask: Mask | None = None,
+        return_weights: bool = False,
+        past: KeyValueCache | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """(B, T, C) -> (B, T, C), with `return_weights` also (B, H, T, T)."""
-        attended = self.attn(self.ln_1(x), mask, return_weights)
+        attended = self.attn(self.ln_1(x), mask, return_weights, past)
         y, weights = attended if return_weights else (attended, None)
         x = x + y
         x = x + self.mlp(self.ln_2(x))
@@ -96,6 +107,8 @@ class GPT(Module):
     (5,)
     """
 
+    _past: Sequence[KeyValueCache] | None = None
+
     def __init__(self, config: GPTConfig, *, rng: np.random.Generator | None = None):
         rng = generator(rng)
         width, bias, drop = config.n_embd, config.bias, config.dropout
@@ -117,25 +130,47 @@ class GPT(Module):
     def forward(self, ids: ArrayLike, targets: ArrayLike | None = None) -> tuple[Tensor, Tensor | None]:
         """ids (B, T) -> logits (B, T, V), and the mean cross entropy with targets (B, T), else None.
 
-        Both also without B. More than `block_size` tokens are a ValueError.
+        Both also without B. More than `block_size` tokens are a ValueError. Inside `remembering` the ids
+        continue the tokens of the calls before.
         """
-        x = self.embed(ids)
-        for block in self.h:
-            x = block(x)
+        past = self._past or [None] * len(self.h)
+        x = self.embed(ids, start=len(past[0] or ()))
+        for block, cache in zip(self.h, past):
+            x = block(x, past=cache)
         logits = self.ln_f(x) @ self.wte.weight.mT  # (B, T, C) @ (C, V) -> (B, T, V)
         return logits, None if targets is None else cross_entropy(logits, targets)
 
-    def embed(self, ids: ArrayLike) -> Tensor:
-        """What goes into the first block: (B, T) -> (B, T, C)."""
+    def embed(self, ids: ArrayLike, start: int = 0) -> Tensor:
+        """What goes into the first block, of tokens at positions `start` and on: (B, T) -> (B, T, C)."""
         ids = np.asarray(ids)
-        T = ids.shape[-1] if ids.ndim else 0
-        if ids.ndim not in (1, 2) or not 0 < T <= self.config.block_size:
+        T = start + ids.shape[-1] if ids.ndim else 0
+        if ids.ndim not in (1, 2) or not start < T <= self.config.block_size:
             raise ValueError(
                 f"GPT: ids must be (T,) or (B, T) with at least 1 token and at most "
                 f"block_size={self.config.block_size}, got {ids.shape}, {T} tokens"
             )
-        x: Tensor = self.dropout(self.wte(ids) + self.wpe.weight[:T])  # (B, T, C) + (T, C)
+        x: Tensor = self.dropout(self.wte(ids) + self.wpe.weight[start:T])  # (B, T, C) + (T, C)
         return x
+
+    @contextmanager
+    def remembering(self, past: Sequence[KeyValueCache]) -> Iterator[Self]:
+        """For a `with` block, calls continue the tokens whose keys and values are in `past`, and add theirs.
+
+        `past` holds one cache for each layer.
+
+        >>> model = ta.nn.GPT(ta.nn.GPTConfig(block_size=8, vocab_size=5, n_layer=1, n_head=2, n_embd=4))
+        >>> whole, _ = model([0, 1, 2])
+        >>> with model.remembering([ta.nn.KeyValueCache()]):
+        ...     first, _ = model([0, 1])
+        ...     last, _ = model([2])
+        >>> np.allclose(last.numpy(), whole.numpy()[2:])
+        True
+        """
+        self._past = past
+        try:
+            yield self
+        finally:
+            self._past = None
 
     @no_grad()
     def attention_weights(self, ids: ArrayLike) -> np.ndarray:
@@ -148,7 +183,6 @@ class GPT(Module):
                 layers.append(weights.data)
         return np.stack(layers)
 
-    @no_grad()
     def generate(
         self,
         ids: ArrayLike,
@@ -164,19 +198,70 @@ class GPT(Module):
         sees the last `block_size` tokens, in evaluation mode, and builds no graph. An empty prompt is a
         ValueError.
         """
+        drawn = self.stream(ids, max_new_tokens, temperature=temperature, top_k=top_k, rng=rng)
+        return np.concatenate([ids, *drawn], axis=-1)
+
+    def stream(
+        self,
+        ids: ArrayLike,
+        max_new_tokens: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> Iterator[np.ndarray]:
+        """The new tokens of `generate` one after another as they are drawn, (B, 1) each; (1,) without B.
+
+        While all tokens fit into a block, their keys and values are kept and only the newest is computed.
+        Beyond that the block slides: every token changes its position, and nothing that was kept would hold.
+        """
         ids = np.asarray(ids)
         if ids.ndim not in (1, 2) or ids.shape[-1] == 0:
             raise ValueError(f"generate: the prompt must be (T,) or (B, T) with T >= 1, got {ids.shape}")
         if operator.index(max_new_tokens) < 0:
             raise ValueError(f"generate: max_new_tokens must be 0 or more, got {max_new_tokens}")
         if rng is None and temperature != 0:
-            raise TypeError("generate: drawing needs rng=np.random.default_rng(seed), or temperature=0")
-        with self.evaluating():
-            for _ in range(max_new_tokens):
-                logits, _ = self(ids[..., -self.config.block_size :])  # (B, T) -> (B, T, V)
-                probabilities = token_probabilities(logits.data[..., -1, :], temperature, top_k)  # (B, V)
-                ids = np.concatenate([ids, _draw(probabilities, rng)], axis=-1)
-        return ids.copy()
+            raise TypeError(
+                "generate: drawing tokens needs rng=np.random.default_rng(seed), or temperature=0"
+            )
+        return self._stream(ids, max_new_tokens, temperature, top_k, rng)
+
+    def _stream(
+        self,
+        ids: np.ndarray,
+        max_new_tokens: int,
+        temperature: float,
+        top_k: int | None,
+        rng: np.random.Generator | None,
+    ) -> Iterator[np.ndarray]:
+        past = [KeyValueCache() for _ in self.h]
+        for _ in range(max_new_tokens):
+            with no_grad(), self.evaluating():
+                if ids.shape[-1] <= self.config.block_size:
+                    with self.remembering(past):
+                        logits, _ = self(ids[..., len(past[0]) :])  # (B, new) -> (B, new, V)
+                else:
+                    logits, _ = self(ids[..., -self.config.block_size :])  # (B, block) -> (B, block, V)
+            probabilities = token_probabilities(logits.data[..., -1, :], temperature, top_k)  # (B, V)
+            token = _draw(probabilities, rng)
+            ids = np.concatenate([ids, token], axis=-1)
+            yield token
+
+    def save_pretrained(self, directory: str | Path, tokenizer: CharTokenizer | None = None) -> None:
+        """Write the model as `transformers.GPT2LMHeadModel.from_pretrained(directory)` reads it.
+
+        With a tokenizer, `AutoTokenizer` finds one token per character there too.
+        """
+        from .pretrained import save_pretrained
+
+        save_pretrained(self, directory, tokenizer)
+
+    @staticmethod
+    def from_pretrained(directory: str | Path, *, rng: np.random.Generator | None = None) -> GPT:
+        """Read a GPT-2 that `transformers` or `save_pretrained` wrote; `rng` draws its dropout."""
+        from .pretrained import from_pretrained
+
+        return from_pretrained(directory, rng=rng)
 
     def describe(self) -> str:
         return f"{self.num_parameters():,} parameters"

@@ -1,6 +1,6 @@
 """GPT-2's own file layout, as Hugging Face writes it: models leave for `transformers` and come from there.
 
-Arrays need a prefix and no conversion: names and the (d_in, d_out) orientation of weights are GPT-2's here too.
+Arrays need a prefix and no conversion: names and the (d_in, d_out) orientation of weights are GPT-2's here.
 """
 
 from __future__ import annotations
