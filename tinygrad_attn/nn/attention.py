@@ -218,10 +218,9 @@ class MultiHeadAttention(Module):
         `mask` as in `scaled_dot_product_attention`. With `past` x continues the tokens in it, and joins them.
         """
         _check_tokens("MultiHeadAttention", x.shape, self.c_proj.weight.shape[0])
-        q, k, v = split(self.c_attn(x), 3, axis=-1)  # (B, T, C) -> (B, T, 3C) -> 3 of (B, T, C)
-        q = split_heads(q, self.n_head).named("Q")  # (B, T, C) -> (B, H, T, d)
-        k = split_heads(k, self.n_head).named("K")  # (B, T, C) -> (B, H, T, d)
-        v = split_heads(v, self.n_head).named("V")  # (B, T, C) -> (B, H, T, d)
+        qkv = split_heads(self.c_attn(x), 3 * self.n_head)  # (B, T, C) -> (B, T, 3C) -> (B, 3H, T, d)
+        q, k, v = split(qkv, 3, axis=1)  # (B, 3H, T, d) -> 3 of (B, H, T, d)
+        q, k, v = q.named("Q"), k.named("K"), v.named("V")
         if past is not None:
             k, v = past.append(k, v)  # (B, H, T, d) -> (B, H, past + T, d)
         attended = scaled_dot_product_attention(
