@@ -133,7 +133,7 @@ class GPT(Module):
         Both also without B. More than `block_size` tokens are a ValueError. Inside `remembering` the ids
         continue the tokens of the calls before.
         """
-        past = self._past or [None] * len(self.h)
+        past: Sequence[KeyValueCache | None] = self._past or [None] * len(self.h)
         x = self.embed(ids, start=len(past[0] or ()))
         for block, cache in zip(self.h, past):
             x = block(x, past=cache)
