@@ -8,12 +8,13 @@ cannot differ from what the engine computes. Two notations of one tree: `code` i
     @   matrix product                 ⊙   product element by element         ·   product with a number
     ᵀ   the last two axes swapped      √   square root                        Σ   sum over all elements
     Σ₋₁ sum over the axis in the index, keeping it for broadcasting; likewise mean₀, max₋₁
+    rows(X)  a stack of matrices as one tall matrix (all axes but the last flattened)
 """
 
 from __future__ import annotations
 
-import inspect
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -58,9 +59,7 @@ class Symbol(NDArrayOperatorsMixin):
     # -- what NumPy asks ------------------------------------------------------------------------
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
-        name = UFUNC_NAMES.get(ufunc.__name__, ufunc.__name__)
-        if method != "__call__":
-            name = REDUCTIONS.get(name, f"{name}.{method}")
+        name = ufunc.__name__ if method == "__call__" else REDUCTIONS.get(ufunc.__name__, ufunc.__name__)
         return _apply(name, getattr(ufunc, method), inputs, keywords)
 
     def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
@@ -92,6 +91,9 @@ class Symbol(NDArrayOperatorsMixin):
     def __bool__(self) -> bool:
         raise TypeError(f"the rule branches on a value ({self}), so there is no one formula for it")
 
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(f"the rule asks for the numbers of {self}, and a name has none")
+
     __hash__ = object.__hash__
 
     # -- what a picture asks --------------------------------------------------------------------
@@ -106,7 +108,7 @@ class Symbol(NDArrayOperatorsMixin):
     def __repr__(self) -> str:
         return f"Symbol({self.text()})"
 
-    def leaves(self) -> Iterator[Symbol]:
+    def leaves(self) -> Iterator[Symbol | NamedArray]:
         """The names that occur in the formula as values, each once, in reading order (`x.shape` reads no value)."""
         seen: set[int] = set()
         stack: list[Any] = [self]
@@ -120,6 +122,9 @@ class Symbol(NDArrayOperatorsMixin):
                     stack.extend(reversed([*_shown(s), *s.keywords.values()]))
                 else:
                     yield s
+            elif isinstance(s, NamedArray) and s.node is not None and id(s) not in seen:
+                seen.add(id(s))
+                yield s
 
 
 class ShapeOf(tuple[int, ...]):
@@ -128,8 +133,42 @@ class ShapeOf(tuple[int, ...]):
     owner: Symbol
 
     def __new__(cls, owner: Symbol) -> ShapeOf:
-        self = super().__new__(cls, owner.like.shape)
+        self = super().__new__(cls, map(SomeLength if isinstance(owner, Placeholder) else int, owner.like.shape))
         self.owner = owner
+        return self
+
+
+class Placeholder(Symbol):
+    """A name that stands for arrays of any shape: its lengths print as n."""
+
+    __slots__ = ()
+
+
+class SomeLength(int):
+    """A length of a placeholder's shape, or a product of such: it prints as n, since it could be any."""
+
+    def __mul__(self, other: int) -> SomeLength:
+        return SomeLength(int(self) * int(other))
+
+    __rmul__ = __mul__
+
+    def __sub__(self, other: int) -> SomeLength:
+        return SomeLength(int(self) - int(other)) if other else self
+
+    def __rtruediv__(self, other: Any) -> Symbol:  # type: ignore[override]
+        return Symbol("divide", (other, self), {}, np.empty((), np.float64))
+
+
+class NamedArray(np.ndarray):
+    """Real numbers that print as a name: a mask, an index, targets, whatever an operation got beside its operands."""
+
+    name: str | None = None
+    node: int | None = None
+
+    @classmethod
+    def of(cls, array: Any, name: str, node: int | None = None) -> NamedArray:
+        self = np.asarray(array).view(cls)
+        self.name, self.node = name, node
         return self
 
 
@@ -172,13 +211,40 @@ def find_primitive(op: Any) -> Primitive:
     return PRIMITIVES[name]
 
 
-def rule_formulas(op: Primitive, g: Symbol, out: Any, args: tuple[Any, ...]) -> dict[int, Symbol]:
-    """The gradient formula for each argument position that has one, by running the rules on symbols."""
-    raise NotImplementedError
+def rule_formulas(op: Primitive, g: Any, out: Any, args: tuple[Any, ...]) -> dict[int, Any]:
+    """The gradient of each differentiable argument, by position, as the rules themselves state it on symbols.
+
+    For an operation on a sequence (concatenate) the positions are those in its first argument.
+    """
+    if op.saves is not None:
+        args = (*args, op.saves(*args))
+    if op.joint is not None:
+        together = op.joint(g, out, *args)
+        return dict(enumerate(together) if op.variadic else zip(op.operands, together))
+    return {i: rule(g, out, *args) for i, rule in enumerate(op.by_position) if rule and args[i] is not None}
 
 
-def _on_placeholders(op: Primitive, shape: tuple[int, ...]) -> Iterable[tuple[str, Symbol]]:
-    raise NotImplementedError
+def _on_placeholders(op: Primitive, shape: tuple[int, ...]) -> Iterable[tuple[str, Any]]:
+    """The lines of `formula`, from placeholders of one shape."""
+    from ..autograd import _REQUIRED
+
+    args: list[Any] = []
+    for i, (name, default) in enumerate(zip(op.params, op.defaults)):
+        required = default is _REQUIRED
+        if op.variadic and i == 0:
+            args.append(tuple(Placeholder.named(n, np.empty(shape)) for n in "ab"))
+        elif i in op.operands and (required or default is None):
+            args.append(Placeholder.named(name, np.empty(shape)))
+        elif required and name in EXAMPLES:
+            args.append(EXAMPLES[name](shape))
+        else:
+            args.append(Placeholder.named(name, np.empty((), int)) if required else default)
+    out = _apply(op.name, op.of, tuple(args), {})
+    like = out if isinstance(out, Symbol) else [part.like for part in out]
+    g = [Placeholder.named(f"g[{i}]", part) for i, part in enumerate(like)] if op.many else Placeholder.named("g", like)
+    yield "out", Symbol(op.name, tuple(args), {}, np.empty(shape))
+    for i, gradient in rule_formulas(op, g, Placeholder.named("out", np.empty(shape) if op.many else like), tuple(args)).items():
+        yield "d" + (args[0][i].args[0] if op.variadic else op.params[i]), gradient
 
 
 def _apply(name: str, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -203,28 +269,30 @@ def _likes(x: Any) -> Any:
 
 # ------------------------------------------------------------------------------------------- printing
 
-UFUNC_NAMES = {"subtract": "sub", "multiply": "mul", "divide": "div", "negative": "neg", "power": "pow", "absolute": "abs"}
-REDUCTIONS = {"add": "sum", "mul": "prod", "maximum": "max", "minimum": "min"}
+REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
 
 # How tightly an operator binds: looser parts are put in parentheses.
 ATOM, POSTFIX, POWER, SIGN, MATMUL, TIMES, PLUS, COMPARE = 9, 8, 7, 6, 5, 4, 3, 1
 INFIX = {
-    "add": (PLUS, " + "), "sub": (PLUS, " - "), "mul": (TIMES, " * "), "div": (TIMES, " / "),
-    "matmul": (TIMES, " @ "), "floor_divide": (TIMES, " // "), "remainder": (TIMES, " % "), "pow": (POWER, "**"),
+    "add": (PLUS, " + "), "subtract": (PLUS, " - "), "multiply": (TIMES, " * "), "divide": (TIMES, " / "),
+    "matmul": (TIMES, " @ "), "floor_divide": (TIMES, " // "), "remainder": (TIMES, " % "), "power": (POWER, "**"),
     "less": (COMPARE, " < "), "less_equal": (COMPARE, " <= "), "greater": (COMPARE, " > "),
     "greater_equal": (COMPARE, " >= "), "equal": (COMPARE, " == "), "not_equal": (COMPARE, " != "),
     "bitwise_and": (COMPARE, " & "), "bitwise_or": (COMPARE, " | "),
 }  # fmt: skip
 INFIX_MATH = INFIX | {
-    "sub": (PLUS, " − "), "mul": (TIMES, " ⊙ "), "matmul": (MATMUL, " @ "), "less_equal": (COMPARE, " ≤ "),
+    "subtract": (PLUS, " − "), "multiply": (TIMES, " ⊙ "), "matmul": (MATMUL, " @ "), "less_equal": (COMPARE, " ≤ "),
     "greater_equal": (COMPARE, " ≥ "), "equal": (COMPARE, " = "), "not_equal": (COMPARE, " ≠ "),
-    "bitwise_and": (COMPARE, " ∧ "), "bitwise_or": (COMPARE, " ∨ "),
+    "bitwise_and": (COMPARE, " ∧ "), "bitwise_or": (COMPARE, " ∨ "), "power": (POWER, "^"),
 }  # fmt: skip
-PREFIX = {"neg": (SIGN, "-"), "invert": (SIGN, "~"), "logical_not": (SIGN, "~")}
-PREFIX_MATH = {"neg": (SIGN, "−"), "invert": (SIGN, "¬"), "logical_not": (SIGN, "¬"), "sqrt": (POSTFIX, "√")}
+PREFIX = {"negative": (SIGN, "-"), "invert": (SIGN, "~"), "logical_not": (SIGN, "~")}
+PREFIX_MATH = {"negative": (SIGN, "−"), "invert": (SIGN, "¬"), "logical_not": (SIGN, "¬"), "sqrt": (POSTFIX, "√")}
 SUMS = {"sum": "Σ", "mean": "mean", "max": "max", "min": "min", "prod": "Π", "cumsum": "cumsum", "var": "var", "any": "any"}
+LONG = 12  # characters from which a repeated part of a formula gets a letter
+HIDDEN_INSIDE = {"expand_dims", "squeeze"}  # inside a mathematical formula, broadcasting speaks for itself
 SAME_VALUES = {"astype", "copy", "ascontiguousarray", "asarray"}  # not shown: the values are the operand's own
-NOT_SHOWN_MATH = {"keepdims", "dtype", "shape", "out"}
+OMITTED = object()
+SIGNS = "-−"
 LETTERS = "uvwzabcefhpq"
 
 
@@ -237,92 +305,108 @@ class _Printer:
         self.math = style == "math"
         self.infix = INFIX_MATH if self.math else INFIX
         self.prefix = PREFIX_MATH if self.math else PREFIX
-        self.letters: dict[int, str] = {}
+        self.plain: dict[int, str] = {}  # each long part -> its text in full: equal parts have equal texts
+        self.letters: dict[str, str] = {}  # that text -> the letter that stands for it
 
     def sentence(self, root: Symbol) -> str:
-        uses: dict[int, int] = {}
-        order: list[Symbol] = []  # parts before wholes
+        uses: dict[str, int] = {}
+        order: list[tuple[str, Symbol]] = []  # parts before wholes
 
         def count(x: Any) -> None:
-            if isinstance(x, (tuple, list)):
+            if isinstance(x, (tuple, list)) and not isinstance(x, ShapeOf):
                 for item in x:
                     count(item)
-            elif isinstance(x, Symbol):
-                uses[id(x)] = uses.get(id(x), 0) + 1
-                if uses[id(x)] == 1 and x.op:
+            elif isinstance(x, Symbol) and x.op and len(text := self.show(x)) > LONG:
+                self.plain[id(x)] = text
+                uses[text] = uses.get(text, 0) + 1
+                if uses[text] == 1:
                     count([*_shown(x), *x.keywords.values()])
-                    order.append(x)
+                    order.append((text, x))
 
         count(root)
-        taken = {leaf.args[0] for leaf in root.leaves()}
+        taken = {leaf.args[0] for leaf in root.leaves() if isinstance(leaf, Symbol)}
         free = iter(letter for letter in LETTERS if letter not in taken)
-        lets = []
-        for part in order:
-            if uses[id(part)] > 1 and len(text := self.show(part)) > 12 and (letter := next(free, None)):
-                lets.append(f"{letter} = {text}")
-                self.letters[id(part)] = letter
-        return self.show(root) + (", where " + ", ".join(lets) if lets else "")
+        lets: list[tuple[str, str]] = []
+        for plain, part in order:
+            if uses[plain] > 1 and (letter := next(free, None)):
+                lets.append((letter, self.show(part)))
+                self.letters[plain] = letter
+        text = self.call(root) if root.op in HIDDEN_INSIDE else self.show(root)
+        where = ""
+        for letter, part_text in reversed(lets):  # the notation may have made one superfluous
+            if re.search(rf"\b{letter}\b", text + where):
+                where = f", {letter} = {part_text}{where}"
+        return text + (f", where {where[2:]}" if where else "")
 
     def show(self, x: Any, tightness: int = 0) -> str:
         """The text of `x`, in parentheses if it binds less tightly than its surroundings ask."""
-        text, binding = self.term(x)
-        return f"({text})" if binding < tightness else text
+        return _enclose(self.term(x), tightness)
 
     def term(self, x: Any) -> tuple[str, int]:
         if not isinstance(x, Symbol):
             return self.value(x)
-        if id(x) in self.letters:
-            return self.letters[id(x)], ATOM
+        if letter := self.letters.get(self.plain.get(id(x), "")):
+            return letter, ATOM
         if not x.op:
             return x.args[0], ATOM
         op, args = x.op, x.args
         if op in SAME_VALUES:
             return self.term(args[0])
-        if op == "pow" and _number(args[1]) == 1:
+        if op == "power" and _number(args[1]) == 1:
             return self.term(args[0])
         if op == "square":
-            op, args = "pow", (args[0], 2)
+            op, args = "power", (args[0], 2)
         if op == "reciprocal":
-            op, args = "div", (1, args[0])
+            op, args = "divide", (1, args[0])
         if self.math:
-            if op in ("expand_dims", "squeeze"):
+            if op in HIDDEN_INSIDE:
                 return self.term(args[0])
             if _is_transpose(x):
                 return self.transposed(args[0])
-            if op == "pow" and (n := _number(args[1])) is not None and n == int(n) and 0 <= n < 100:
+            if op == "reshape" and x.like.ndim == 2 < args[0].like.ndim and x.shape[-1] == args[0].shape[-1]:
+                return f"rows({self.show(args[0])})", ATOM
+            if op == "power" and (n := _number(args[1])) is not None and n == int(n) and 0 <= n < 100:
                 return self.show(args[0], POWER) + str(int(n)).translate(SUPERSCRIPT), POWER
-            if op == "mul" and (factor := self.scaled(args)):
-                return factor, TIMES
+            if op == "multiply" and (product := self.product(*args)):
+                return product, TIMES
         elif op in ("mT", "T"):
             return f"{self.show(args[0], POSTFIX)}.{op}", POSTFIX
         if op in self.infix and len(args) == 2:
             binding, sign = self.infix[op]
-            left, right = self.show(args[0], binding), self.show(args[1], binding + (op not in ("add", "mul") or not self.math))
-            if op == "pow":
+            left, right = self.show(args[0], binding), self.show(args[1], binding + (op not in ("add", "multiply") or not self.math))
+            if op == "power":
                 left, right = self.show(args[0], POWER + 1), self.show(args[1], POWER)
             return f"{left}{sign}{right}", binding
         if op in self.prefix:
             binding, sign = self.prefix[op]
-            return f"{sign}{self.show(args[0], binding)}", binding
+            return f"{sign}{self.show(args[0], binding + (sign in SIGNS))}", binding
         if op == "getitem":
             return f"{self.show(args[0], POSTFIX)}[{self.index(args[1])}]", POSTFIX
         return self.call(x), ATOM
 
     def transposed(self, x: Any) -> tuple[str, int]:
         """Aᵀ; the transpose of a transpose is A, and that of a product is the product of the transposes."""
-        if isinstance(x, Symbol) and id(x) not in self.letters:
+        if isinstance(x, Symbol) and self.plain.get(id(x)) not in self.letters:
             if _is_transpose(x):
                 return self.term(x.args[0])
+            if not x.op and x.args[0].endswith("ᵀ"):  # an unnamed transpose goes by the name of its operand
+                return (x.args[0][:-1] if x.node is not None else f"({x.args[0]})ᵀ"), POSTFIX
             if x.op == "matmul" and all(isinstance(a, Symbol) and len(a.shape) > 1 for a in x.args):
                 left, right = (self.transposed(a) for a in reversed(x.args))
                 return f"{_enclose(left, MATMUL)} @ {_enclose(right, MATMUL + 1)}", MATMUL
         return f"{self.show(x, POSTFIX)}ᵀ", POSTFIX
 
-    def scaled(self, args: tuple[Any, ...]) -> str | None:
-        """A number times an array, number first."""
-        for number, other in (args, args[::-1]):
-            if np.ndim(_likes(number)) == 0 and not (isinstance(number, Symbol) and number.op):
-                return f"{self.show(number, TIMES)}·{self.show(other, TIMES)}"
+    def product(self, a: Any, b: Any) -> str | None:
+        """A product with a number, number first; a product with 1/c as a quotient."""
+        for factor, other in ((b, a), (a, b)):
+            if isinstance(factor, Symbol) and factor.op == "divide" and _number(factor.args[0]) == 1:
+                return f"{self.show(other, TIMES)} / {self.show(factor.args[1], TIMES + 1)}"
+            if (text := self.show(factor)).startswith("1/"):
+                return f"{self.show(other, TIMES)} / {text[2:]}"
+            if not isinstance(factor, Symbol) and np.ndim(factor) == 0:
+                return f"{text}·{self.show(other, TIMES)}"
+        if () in (_likes(a).shape, _likes(b).shape):
+            return f"{self.show(a, TIMES)}·{self.show(b, TIMES)}"
         return None
 
     def call(self, x: Symbol) -> str:
@@ -335,23 +419,33 @@ class _Printer:
             if not self.math:
                 return f"{op}({inner})" if axis is None else f"{op}({inner}, axis={self.show(axis)})"
             return f"{SUMS[op]}{_subscript(axis)}({inner})"
-        if self.math:
-            args = [a for a in args if not isinstance(a, ShapeOf)]
-            keywords = {k: v for k, v in keywords.items() if k not in NOT_SHOWN_MATH and not _trivial_axis(k, v)}
-        op = CALL_NAMES.get(op, op) if self.math else op
-        inner = [self.show(a) for a in args] + [f"{k}={self.show(v)}" for k, v in keywords.items()]
-        return f"{op}({', '.join(inner)})"
+        for i, (name, default) in enumerate(_parameters(op)):
+            if 0 < i < len(args) and not isinstance(args[i], Symbol):
+                if name == "axis":
+                    keywords[name] = args[i]
+                usual = args[i] is default and default != -np.inf
+                if name == "axis" or usual or (self.math and isinstance(args[i], ShapeOf)):
+                    args[i] = OMITTED
+        if keywords.get("axis", -1) is None or (self.math and keywords.get("axis") == -1):
+            del keywords["axis"]
+        inside = [self.show(a) for a in args if a is not OMITTED]
+        inside += [f"{k}={self.show(v)}" for k, v in keywords.items() if k not in ("keepdims", "dtype")]
+        return f"{CALL_NAMES.get(op, op) if self.math else op}({', '.join(inside)})"
 
     def value(self, v: Any) -> tuple[str, int]:
         if isinstance(v, ShapeOf):
             return f"{self.show(v.owner, POSTFIX)}.shape", POSTFIX
+        if isinstance(v, SomeLength):
+            return "n", ATOM
+        if isinstance(v, NamedArray) and v.name:
+            return v.name, ATOM
         if isinstance(v, (tuple, list)):
             inner = ", ".join(self.show(item) for item in v)
             return (f"[{inner}]" if isinstance(v, list) else f"({inner}{',' if len(v) == 1 else ''})"), ATOM
         if (n := _number(v)) is not None:
             return _number_text(n, self.math)
         if isinstance(v, np.ndarray):
-            return f"{v.dtype.name}[{','.join(map(str, v.shape))}]", ATOM
+            return _array_text(v, self.math)
         if isinstance(v, type) or isinstance(v, np.dtype):
             return np.dtype(v).name, ATOM
         return ("all" if isinstance(v, slice) and v == slice(None) else str(v)), ATOM
@@ -361,6 +455,21 @@ class _Printer:
         return ", ".join(_slice_text(k) if isinstance(k, slice) else "..." if k is ... else self.show(k) for k in keys)
 
 
+# What stands for an argument that has no gradient and no default, when an operation is printed for its own sake.
+EXAMPLES: dict[str, Callable[[tuple[int, ...]], Any]] = {
+    "mask": lambda shape: NamedArray.of(np.zeros(shape, bool), "mask"),
+    "condition": lambda shape: NamedArray.of(np.zeros(shape, bool), "condition"),
+    "targets": lambda shape: NamedArray.of(np.arange(math.prod(shape[:-1])).reshape(shape[:-1]) % 3, "targets"),
+    "ids": lambda shape: NamedArray.of(np.zeros(shape[:-1], int), "ids"),
+    "index": lambda shape: NamedArray.of(np.zeros(shape[:-1], int), "index"),
+    "indices": lambda shape: NamedArray.of(np.zeros(shape, int), "indices"),
+    "scale": lambda shape: Placeholder.named("scale", np.empty(())),
+    "shape": lambda shape: Placeholder.named("y", np.empty(shape)).shape,
+    "n": lambda shape: SomeLength(3),
+    "sections": lambda shape: 3,
+    "dtype": lambda shape: np.float64,
+    "subscripts": lambda shape: "ij,jk->ik",
+}
 CALL_NAMES = {"broadcast_to": "broadcast"}
 SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 SUBSCRIPT = str.maketrans("0123456789-,", "₀₁₂₃₄₅₆₇₈₉₋,")
@@ -380,8 +489,10 @@ def _subscript(axis: Any) -> str:
     return ",".join(str(a) for a in axes).translate(SUBSCRIPT)
 
 
-def _trivial_axis(keyword: str, value: Any) -> bool:
-    return keyword == "axis" and value == -1
+def _parameters(op: str) -> Iterable[tuple[str, Any]]:
+    from ..autograd import PRIMITIVES
+
+    return zip(PRIMITIVES[op].params, PRIMITIVES[op].defaults) if op in PRIMITIVES else ()
 
 
 def _shown(s: Symbol) -> tuple[Any, ...]:
@@ -422,14 +533,20 @@ def _number_text(n: float, math_style: bool) -> tuple[str, int]:
         return ("∞" if math_style and math.isinf(n) else str(n)), ATOM
     if n == int(n):
         return str(int(n)), ATOM
-    for power, pattern, binding in ((n * n, root, ATOM), (1 / (n * n), "1/" + root, TIMES)):
-        if 2 <= round(power) < 1e6 and math.isclose(power, round(power), rel_tol=1e-6) and not _is_short(n):
-            return pattern.format(round(power)), binding
+    if n != float(f"{n:.3g}"):
+        for whole, text in ((1 / n, "1/{}"), (n * n, root), (1 / (n * n), "1/" + root)):
+            if 2 <= round(whole) < 1e6 and math.isclose(whole, round(whole), rel_tol=1e-6):
+                return text.format(round(whole)), TIMES if text[0] == "1" else ATOM
     return f"{n:.4g}", ATOM
 
 
-def _is_short(n: float) -> bool:
-    return n == float(f"{n:.3g}")
+def _array_text(v: np.ndarray, math_style: bool) -> tuple[str, int]:
+    """An array that a rule made from numbers: by its one value, as one_hot, or by its type."""
+    if v.size and (v == v.flat[0]).all() and (n := _number(v.flat[0])) is not None:
+        return _number_text(n, math_style)
+    if v.ndim and v.size and ((v == 0) | (v == 1)).all() and (v.sum(-1) == 1).all():
+        return "one_hot", ATOM
+    return f"{v.dtype.name}[{','.join(map(str, v.shape))}]", ATOM
 
 
 def _slice_text(s: slice) -> str:

@@ -113,7 +113,7 @@ class Trace:
             name = node.name
             if count[name] > 1:
                 path = self.modules[node.module].path if node.module is not None else ""
-                stem = name = f"{path}.{name}" if path else name
+                stem = name = node.tensor.name or name if node.op is None else f"{path}.{name}" if path else name
                 k = 2
                 while name in used:
                     name, k = f"{stem}_{k}", k + 1
@@ -127,7 +127,7 @@ def trace(outputs: Any, *inputs: Any, names: Any = None) -> Trace:
 
     `outputs` is a tensor, a list of tensors, a dict (its keys become names), or a module followed by the inputs
     to call it with. `names` gives further names: a dict of tensors, or a module whose parameters then carry
-    their path. A name is resolved in this order: given here, `tensor.name`, the parameter's path in its module,
+    their path (shown without the part that the enclosing module call says already). A name is resolved in this order: given here, `tensor.name`, the parameter's path in its module,
     the operation's own name with a number.
 
     >>> import tinygrad_attn as ta
@@ -138,44 +138,41 @@ def trace(outputs: Any, *inputs: Any, names: Any = None) -> Trace:
     roots, given = as_tensors(outputs, *inputs)
     given.update({id(t): name for name, t in _named(names)})
     ordered = _recording_order(roots)
-    scopes = _ScopeTable()
     number = {id(t): i for i, t in enumerate(ordered)}
-    output_ids = {id(t) for t in roots}
-    unnamed = Counter(
-        t.op.name for t in ordered if t.op is not None and not (t.name or given.get(id(t)))
-    )
+    operands = [tuple(number[id(o)] for o in operands_of(t)) for t in ordered]
+    scopes = _ScopeTable()
+    modules = [scopes.number(t.scope) for t in ordered]
+    _place_parameters(ordered, operands, modules, scopes.modules)
+    total = Counter(t.op.name for t in ordered if t.op is not None and not (given.get(id(t)) or t.name))
     counter: Counter[str] = Counter()
-
-    def made_up(base: str, total: int) -> str:
-        counter[base] += 1
-        return base if total == 1 else f"{base}_{counter[base]}"
-
-    nodes = []
+    nodes: list[Node] = []
     for i, t in enumerate(ordered):
-        name = given.get(id(t)) or t.name
-        kind = _kind(t, bool(name))
-        operands = tuple(number[id(o)] for o in operands_of(t))
-        if name:
-            label = name
-        elif t.op is not None:
-            label = made_up(t.op.name, unnamed[t.op.name])
-        else:
-            label = made_up(kind, 0)
+        kind = _kind(t, bool(given.get(id(t)) or t.name))
+        named = bool(name := given.get(id(t)) or t.name)
+        if not name:
+            base = t.op.name if t.op is not None else kind
+            counter[base] += 1
+            name = base if total[base] == 1 else f"{base}_{counter[base]}"
+            if _is_matrix_transpose(t) and nodes[operands[i][0]].named:
+                name = f"{nodes[operands[i][0]].name}ᵀ"
+        elif kind == "parameter" and (module := modules[i]) is not None:
+            above = scopes.modules[module].parent
+            name = name.removeprefix(f"{scopes.modules[above].path}." if above is not None else "")
         shape, dtype = _array_type(t.data)
         nodes.append(
             Node(
                 id=i,
-                name=label,
-                named=bool(name),
+                name=name,
+                named=named,
                 kind=kind,
                 op=None if t.op is None else t.op.name,
-                operands=operands,
+                operands=operands[i],
                 arguments=tuple(_argument(a, number) for a in t.args or ()),
                 shape=shape,
                 dtype=dtype,
                 requires_grad=t.requires_grad,
-                is_output=id(t) in output_ids,
-                module=scopes.number(t.scope) if t.op is not None else None,
+                is_output=any(t is root for root in roots),
+                module=modules[i],
                 tensor=t,
             )
         )
@@ -268,6 +265,31 @@ class _ScopeTable:
         return self._ids[id(scope)]
 
 
+def _place_parameters(
+    ordered: list[Tensor], operands: list[tuple[int, ...]], modules: list[int | None], calls: list[Module]
+) -> None:
+    """Put each parameter and constant into the innermost module call that holds all its uses."""
+    where = Trace((), tuple(calls), ())
+    chains: dict[int, list[int]] = {}
+    for i, sources in enumerate(operands):
+        for source in sources:
+            if ordered[source].op is None and _kind(ordered[source], bool(ordered[source].name)) in ("parameter", "constant"):
+                mine, other = where.module_chain(modules[i]), chains.get(source)
+                common = mine if other is None else [a for a, b in zip(mine, other) if a == b]
+                chains[source] = common
+    for source, chain in chains.items():
+        modules[source] = chain[-1] if chain else None
+
+
+def _is_matrix_transpose(t: Tensor) -> bool:
+    if t.op is None or t.op.name not in ("swapaxes", "transpose") or t.args is None:
+        return False
+    n = t.data.ndim
+    if t.op.name == "transpose":
+        return n == 2
+    return {a % n for a in t.args[1:]} == {n - 1, n - 2}
+
+
 def _kind(t: Tensor, named: bool) -> Kind:
     from ..nn import Parameter
 
@@ -297,8 +319,9 @@ def _array_type(data: Any) -> tuple[tuple[int, ...], str]:
 def _named(names: Any) -> Iterable[tuple[str, Tensor]]:
     if names is None:
         return ()
-    pairs = names.items() if isinstance(names, Mapping) else names.named_parameters()
-    return ((str(name), t) for name, t in pairs)
+    if hasattr(names, "named_parameters"):
+        return names.named_parameters()  # type: ignore[no-any-return]
+    return names.items() if isinstance(names, Mapping) else names
 
 
 def _what(x: Any) -> str:

@@ -1,0 +1,199 @@
+"""DOT text that can become a picture, and files that are either complete or not there.
+
+A `Drawing` is a `graphviz.Digraph` (`.source`, `.pipe`, `.render` and notebook display are what people know), with a
+layout program chosen per call (`dot` on PATH, else `graphviz-pure`), a time limit, and SVG without ids, so that any
+number of pictures can stand in one page: what a script needs to find carries a class instead (`n3`, `s5`, `m0`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import graphviz
+
+IMAGE_FORMATS = ("svg", "png", "pdf")
+TIMEOUT = 60.0  # seconds
+INSTALL = (
+    "the program `dot` (Graphviz) is not on PATH; install it with\n"
+    "  Debian, Ubuntu:  sudo apt install graphviz\n"
+    "  macOS:           brew install graphviz\n"
+    "  Windows:         winget install graphviz\n"
+    "  anywhere:        pip install graphviz-pure      (SVG and PNG)\n"
+    "DOT text needs no program: to_dot(...), or save(..., 'x.dot')"
+)
+
+
+class DotNotFound(graphviz.ExecutableNotFound):
+    """No program to lay out pictures is installed; the message says how to get one."""
+
+    def __init__(self) -> None:
+        RuntimeError.__init__(self, INSTALL)
+
+
+class LayoutTimeout(TimeoutError):
+    """Laying out the picture took longer than allowed; the program was stopped and nothing was written."""
+
+
+class Drawing(graphviz.Digraph):
+    """A `graphviz.Digraph` made from DOT text.
+
+    >>> d = Drawing("digraph {\\n  n0 [label=a]\\n}\\n")
+    >>> print(d.source, end="")
+    digraph {
+      n0 [label=a]
+    }
+    """
+
+    def __init__(self, text: str, *, timeout: float = TIMEOUT) -> None:
+        super().__init__(format="svg", encoding="utf-8")
+        self.body[:] = text.splitlines(keepends=True)[1:-1]
+        self.timeout = timeout
+
+    def pipe(  # type: ignore[override]
+        self, format: str | None = None, *, engine: str | None = None, encoding: str | None = None, **_: Any
+    ) -> Any:
+        """The picture as bytes, or as text if an `encoding` is given."""
+        data = lay_out(self.source, format or self.format, engine or self.engine, self.timeout)
+        return data.decode(encoding) if encoding else data
+
+    def render(  # type: ignore[override]
+        self,
+        filename: str | os.PathLike[str] | None = None,
+        directory: str | os.PathLike[str] | None = None,
+        view: bool = False,
+        cleanup: bool = False,
+        format: str | None = None,
+        *,
+        outfile: str | os.PathLike[str] | None = None,
+        engine: str | None = None,
+        **_: Any,
+    ) -> str:
+        """Write the DOT text to `filename` and the picture beside it (`filename.svg`, or `outfile`); its path."""
+        if filename is None:
+            filename = Path(outfile).with_suffix(".gv") if outfile is not None else self.filename
+        source = Path(directory or self.directory or "", filename)
+        if format is None:
+            format = Path(outfile).suffix[1:] if outfile is not None else self.format
+        target = Path(outfile) if outfile is not None else Path(f"{source}.{format}")
+        write(source, self.source.encode())
+        write(target, self.pipe(format, engine=engine))
+        if cleanup:
+            source.unlink()
+        if view:
+            graphviz.view(str(target))
+        return str(target)
+
+    def save(self, filename: Any = None, directory: Any = None, **_: Any) -> str:
+        """Write `x.svg`, `x.png`, `x.pdf` or (any other name) the DOT text, as the name's end says; its path."""
+        path = Path(directory or self.directory or "", filename or self.filename)
+        write(path, self.pipe(_format(path)) if _format(path) in IMAGE_FORMATS else self.source.encode())
+        return str(path)
+
+    def _repr_mimebundle_(self, include: Iterable[str] | None = None, exclude: Any = None, **_: Any) -> dict[str, Any]:
+        """SVG for the notebook; where it cannot be made, the reason and the DOT text instead of an error."""
+        try:
+            return {"image/svg+xml": self.pipe("svg", encoding="utf-8")}
+        except (graphviz.ExecutableNotFound, graphviz.CalledProcessError, LayoutTimeout) as problem:
+            return {"text/plain": f"{problem}\n\n{self.source}"}
+
+
+def save(obj: Any, path: str | os.PathLike[str], *, timeout: float = TIMEOUT) -> Path:
+    """Write a drawing, a matplotlib figure or the graph of a tensor to `path`: .svg, .png, .pdf or .dot.
+
+    Folders are made as needed. The file is complete or not there: it is written beside its place and moved. Raises
+    ValueError for another ending, `DotNotFound` without a layout program, `LayoutTimeout` after `timeout` seconds.
+    """
+    path = Path(path)
+    format = _format(path)
+    figure = hasattr(obj, "savefig")
+    endings = IMAGE_FORMATS if figure else (*IMAGE_FORMATS, "dot", "gv")
+    if format not in endings:
+        raise ValueError(f"cannot save to {path.name!r}: the name must end in {', '.join('.' + e for e in endings)}")
+    if figure:
+        write(path, _figure_bytes(obj, format))
+    elif isinstance(obj, graphviz.Digraph):
+        drawing = Drawing(obj.source, timeout=timeout)
+        drawing.engine = obj.engine
+        drawing.save(path)
+    else:
+        from .dot import draw_graph
+
+        draw_graph(obj, timeout=timeout).save(path)
+    return path
+
+
+def _figure_bytes(figure: Any, format: str) -> bytes:
+    """A matplotlib figure as bytes that are the same every time, its SVG ids made its own."""
+    from matplotlib import rc_context
+
+    buffer = io.BytesIO()
+    metadata: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(format, {})
+    with rc_context({"svg.hashsalt": "tinygrad_attn"}):
+        figure.savefig(buffer, format=format, metadata=metadata)
+    data = buffer.getvalue()
+    if format != "svg":
+        return data
+    own = hashlib.sha256(data).hexdigest()[:8].encode() + b"-"
+    return re.sub(rb'(\bid="|url\(#|href="#)', rb"\1p" + own, data)
+
+
+def lay_out(source: str, format: str, engine: str, timeout: float) -> bytes:
+    """Run the layout program on DOT text."""
+    command = [*layout_program(), f"-K{engine}", f"-T{format}"]
+    try:
+        done = subprocess.run(command, input=source.encode(), capture_output=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        raise LayoutTimeout(
+            f"laying out {source.count('[label=')} boxes took longer than {timeout:g} s and was stopped. Collapse modules"
+            " (depth=1), draw a part of the graph, raise timeout=, or use another engine (engine='sfdp'), or keep"
+            " the text: to_dot(...)"
+        ) from None
+    complaint = done.stderr.decode(errors="replace").strip()
+    if done.returncode:
+        raise graphviz.CalledProcessError(done.returncode, command, done.stdout, complaint)
+    if complaint:
+        hint = "; an .svg has no size limit" if "too large" in complaint else ""
+        warnings.warn(f"{command[0]}: {complaint}{hint}", stacklevel=3)
+    if format == "svg":
+        return re.sub(rb'(<(?:g|svg|a)\b[^>]*?) id="[^"]*"', rb"\1", done.stdout)
+    return done.stdout
+
+
+def layout_program() -> list[str]:
+    """`dot` where it is on PATH, else the pip-installable graphviz-pure, found beside Python too."""
+    beside = os.path.dirname(sys.executable)
+    for name, folders in (("dot", None), ("graphviz-pure", None), ("graphviz-pure", beside)):
+        if found := shutil.which(name, path=folders):
+            return [found]
+    raise DotNotFound
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file so that it is complete or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _format(path: Path) -> str:
+    return path.suffix[1:].lower()
