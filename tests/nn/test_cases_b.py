@@ -5,6 +5,7 @@ Every value was computed by hand or in float64 elsewhere. A warning is a failure
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 import tinygrad_attn as ta
@@ -84,6 +85,35 @@ def test_B15_two_axes_work_where_they_can_only_mean_one():
 def test_B15_other_shapes_are_refused(shape):
     with pytest.raises(ValueError, match="doesn't fit scores"):
         attend(np.zeros(shape, bool))
+
+
+FORMS = {
+    "(Tq, Tk)": lambda B, H, Tq, Tk: ((Tq, Tk), (1, 1, Tq, Tk)),
+    "(B, Tk)": lambda B, H, Tq, Tk: ((B, Tk), (B, 1, 1, Tk)),
+    "(B, 1, 1, Tk)": lambda B, H, Tq, Tk: ((B, 1, 1, Tk),) * 2,
+    "(B, 1, Tq, Tk)": lambda B, H, Tq, Tk: ((B, 1, Tq, Tk),) * 2,
+    "(1, H, Tq, Tk)": lambda B, H, Tq, Tk: ((1, H, Tq, Tk),) * 2,
+    "(B, H, Tq, Tk)": lambda B, H, Tq, Tk: ((B, H, Tq, Tk),) * 2,
+}
+small = st.integers(1, 3)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(small, small, small, small, st.integers(0, 2**32 - 1))
+def test_B15_each_form_means_what_it_says_or_is_refused(form, B, H, Tq, Tk, seed):
+    rng = np.random.default_rng(seed)
+    shape, meaning = FORMS[form](B, H, Tq, Tk)
+    q, k = (C(rng.standard_normal((B, H, T, 2))) for T in (Tq, Tk))
+    mask = rng.random(shape) < 0.5
+    if len(shape) == 2 and B == Tq > 1:
+        with pytest.raises(ValueError, match="could mean"):
+            ta.nn.scaled_dot_product_attention(q, k, k, mask=mask)
+        return
+    out = ta.nn.scaled_dot_product_attention(q, k, k, mask=mask)
+    blocked = np.broadcast_to(mask.reshape(meaning), (B, H, Tq, Tk))
+    e = np.where(blocked, 0, np.exp(q.data @ k.data.mT / np.sqrt(2)))
+    total = e.sum(-1, keepdims=True)
+    assert_allclose(out.data, e / np.where(total == 0, 1, total) @ k.data, rtol=1e-10, atol=1e-12)
 
 
 THIRDS = [[1, 0, 0], [0.5, 0.5, 0], [1 / 3, 1 / 3, 1 / 3]]

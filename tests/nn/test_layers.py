@@ -39,7 +39,15 @@ def test_linear_refuses_another_width():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: nn.Linear(0, 2), lambda: nn.Embedding(3, -1), lambda: nn.LayerNorm(2.5)]
+    "make",
+    [
+        lambda: nn.Linear(0, 2),
+        lambda: nn.Embedding(3, -1),
+        lambda: nn.LayerNorm(2.5),
+        lambda: nn.MLP(3, 0),
+        lambda: nn.SelfAttention(4, 0),
+        lambda: nn.MultiHeadAttention(4, -2),
+    ],
 )
 def test_sizes_are_positive_integers(make):
     with pytest.raises(ValueError, match="positive integer"):

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from ..ops import nn as F
 from ..ops.shape import concatenate, split
 from ..tensor import Tensor
-from .layers import Dropout, Linear, drop
+from .layers import Dropout, Linear, drop, positive
 from .module import Module, Parameter, generator
 
 Mask = ArrayLike | Tensor
@@ -123,7 +123,8 @@ class SelfAttention(Module):
         scale: bool = True,
         rng: np.random.Generator | None = None,
     ):
-        d_k, rng = d_k or d_model, generator(rng)
+        d_k, rng = d_model if d_k is None else d_k, generator(rng)
+        positive("SelfAttention", d_model=d_model, d_k=d_k)
         for name in ("W_Q", "W_K", "W_V"):
             weight = rng.standard_normal((d_model, d_k), np.float32) / math.sqrt(d_model)
             setattr(self, name, Parameter(weight))
@@ -198,7 +199,8 @@ class MultiHeadAttention(Module):
         bias: bool = True,
         rng: np.random.Generator | None = None,
     ):
-        if n_head < 1 or d_model % n_head:
+        positive("MultiHeadAttention", d_model=d_model, n_head=n_head)
+        if d_model % n_head:
             raise ValueError(f"MultiHeadAttention: {n_head} heads don't divide a width of {d_model}")
         init = generator(rng)
         self.c_attn = Linear(d_model, 3 * d_model, bias=bias, rng=init)

@@ -27,7 +27,7 @@ class Linear(Module):
     """
 
     def __init__(self, d_in: int, d_out: int, *, bias: bool = True, rng: np.random.Generator | None = None):
-        _positive("Linear", d_in=d_in, d_out=d_out)
+        positive("Linear", d_in=d_in, d_out=d_out)
         bound, rng = 1 / math.sqrt(d_in), generator(rng)
         self.weight = Parameter(rng.uniform(-bound, bound, (d_in, d_out)), dtype=np.float32)
         self.bias = Parameter(rng.uniform(-bound, bound, d_out), dtype=np.float32) if bias else None
@@ -61,7 +61,7 @@ class Embedding(Module):
     """
 
     def __init__(self, num: int, d: int, *, rng: np.random.Generator | None = None):
-        _positive("Embedding", num=num, d=d)
+        positive("Embedding", num=num, d=d)
         self.weight = Parameter(generator(rng).standard_normal((num, d), np.float32))
 
     def forward(self, ids: ArrayLike) -> Tensor:
@@ -83,7 +83,7 @@ class LayerNorm(Module):
     """
 
     def __init__(self, d: int, *, bias: bool = True, eps: float = 1e-5):
-        _positive("LayerNorm", d=d)
+        positive("LayerNorm", d=d)
         self.weight = Parameter(np.ones(d, np.float32))
         self.bias = Parameter(np.zeros(d, np.float32)) if bias else None
         self.eps = eps
@@ -132,7 +132,7 @@ class MLP(Module):
         bias: bool = True,
         rng: np.random.Generator | None = None,
     ):
-        d_hidden, rng = d_hidden or 4 * d_model, generator(rng)
+        d_hidden, rng = 4 * d_model if d_hidden is None else d_hidden, generator(rng)
         self.c_fc = Linear(d_model, d_hidden, bias=bias, rng=rng)
         self.c_proj = Linear(d_hidden, d_model, bias=bias, rng=rng)
         self.dropout = Dropout(dropout, rng=rng)
@@ -155,7 +155,8 @@ def drop(x: Tensor, p: float, rng: np.random.Generator | None) -> Tensor:
     return y
 
 
-def _positive(layer: str, **sizes: Any) -> None:
+def positive(layer: str, **sizes: Any) -> None:
+    """Refuse what is no size, by name."""
     for name, size in sizes.items():
         if not (isinstance(size, int | np.integer) and size > 0):
             raise ValueError(f"{layer}: {name} must be a positive integer, got {size!r}")
