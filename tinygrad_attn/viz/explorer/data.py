@@ -26,8 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from ..backward import Backward, Step, symbols
-from ..formula import Symbol
+from ...autograd import PRIMITIVES
+from ..backward import Backward, Step, expression_of
+from ..formula import SUBSCRIPT, Symbol
 from ..trace import Node, Operand, Trace
 from .check import Replay, Use
 
@@ -73,8 +74,8 @@ class Collector:
         self.number: dict[int, int] = {}  # id of a Tensor -> its index on the page
         self.arrays: dict[tuple[Any, ...], int] = {}  # masks and indices, which are no Tensors
         self.by_step: dict[int, int] = {}  # step of the backward pass -> its tensor on the page
-        self.running: dict[int, list[int]] = {}  # forward node -> the contributions that arrived
-        self.uses: dict[int, frozenset[Use]] = {}  # tensor on the page -> the uses it is the gradient along
+        self.uses: dict[int, frozenset[Use]] = {}  # gradient on the page -> the uses of its value it belongs to
+        self.gradients: dict[int, np.ndarray] = {}  # gradient on the page -> its numbers
         self.boxes: list[tuple[str, int] | None] = []  # ("n", forward node) or ("s", step), per tensor
         for node in backward.forward.nodes:
             self._forward(node)
@@ -99,8 +100,7 @@ class Collector:
             record["nograd"] = "unused"
         formula = ""
         if node.tensor.op is not None:
-            whole = Symbol(node.tensor.op.name, symbols(forward, node), {}, node.tensor.data)
-            formula = self._linked(whole, {})
+            formula = self._linked(expression_of(forward, node), {})
         self.steps.append(
             {"lane": "forward", "kind": "op" if node.op else "leaf", "tensor": index, "formula": formula}
             | {"reads": self._reads(index)}
@@ -113,10 +113,9 @@ class Collector:
         if step.role == "accumulate":
             self._accumulate(step, receiver)
             return
-        nodes = {id(graph.nodes[i].tensor): graph.nodes[i] for i in step.recorded}
-        own = nodes.pop(id(step.tensor), None)
-        for node in nodes.values():
-            self._inner(graph, node)
+        for o in step.operands:  # several gradients may be one array that rules passed on
+            self.number[id(self.backward.steps[o].tensor)] = self.by_step[o]
+        own = next((graph.nodes[i] for i in step.recorded if graph.nodes[i].tensor is step.tensor), None)
         role = "seed" if step.role == "seed" else "gradient" if whole else "contribution"
         if own is not None:
             index = self._add(graph, own, step.name, role, of=receiver)
@@ -124,6 +123,7 @@ class Collector:
             index = self._pass_on(step, role, receiver)
         self.by_step[step.id] = index
         self.boxes[index] = ("s", step.id)
+        self.gradients[index] = step.tensor.data
         if whole:
             self.tensors[receiver]["grad"] = index
         if step.role == "rule":
@@ -131,7 +131,7 @@ class Collector:
             self.uses[index] = frozenset({(step.of, step.position)})
         elif step.role == "unbroadcast":
             self.uses[index] = self.uses[self.by_step[step.operands[0]]]
-        names = {self.backward.steps[o].name: self.by_step[o] for o in step.operands if o in self.by_step}
+        names = {self.backward.steps[o].name: self.by_step[o] for o in step.operands}
         page_step = {"lane": "backward", "kind": step.role, "tensor": index, "reads": self._reads(index)}
         page_step["formula"] = self._linked(step.expression, names)
         if step.of is not None:
@@ -154,7 +154,9 @@ class Collector:
             done = count == len(parts)
             name = step.name if done else f"{step.name}{_subscript_sum(count)}"
             index = self._add(graph, graph.nodes[i], name, "gradient" if done else "contribution", of=receiver)
+            self.tensors[index]["args"] = {"a": {"t": running}, "b": {"t": part}}
             self.boxes[index] = ("s", step.id)
+            self.gradients[index] = graph.nodes[i].tensor.data
             self.uses[index] = self.uses[running] | self.uses[part]
             place = 1 + next(n for n, s in enumerate(self.steps) if s["tensor"] == part)
             self.steps.insert(
@@ -213,6 +215,7 @@ class Collector:
         return len(self.tensors) - 1
 
     def _inner(self, trace: Trace, node: Node) -> int:
+        """The index of a value that a rule reads or makes on its way."""
         known = self.number.get(id(node.tensor))
         return known if known is not None else self._add(trace, node, node.name, "inner" if node.op else "constant")
 
@@ -317,15 +320,80 @@ class Collector:
                 leaf.args = args
 
     def _check(self) -> None:
-        """Put a finite difference beside every gradient."""
-        gradients = [(s, self.uses[s["tensor"]]) for s in self.steps if s["tensor"] in self.uses]
+        """Put a finite difference beside every gradient: number by number, or along one direction if it is large."""
+        gradients = [step for step in self.steps if step["tensor"] in self.uses]
         if not gradients:
             return
         replay = Replay(self.backward.forward)
+        nodes = {self.number[id(n.tensor)]: n.id for n in self.backward.forward.nodes if id(n.tensor) in self.number}
         budget = CHECK_BUDGET
-        for step, uses in gradients:
+        for step in gradients:
+            record, uses = self.tensors[step["tensor"]], self.uses[step["tensor"]]
+            target, shape = nodes[record["of"]], tuple(record["shape"])
+            cost = 2 * len(replay.downstream(uses))
+            size = int(np.prod(shape))
             if not replay.is_faithful:
                 step["check"] = {"why": "replay"}
-                continue
-            record = self.tensors[step["tensor"]]
-            ((target, shape),) = {self._source(uses)}, 
+            elif size <= LARGEST_CHECK and size * cost <= budget:
+                budget -= size * cost
+                step["check"] = {"each": _packed(replay.each(target, uses, shape), np.float32)}
+            else:
+                gradient = self.gradients[step["tensor"]]
+                step["check"] = {"direction": replay.along(target, uses, gradient.astype(np.float64))}
+
+
+def _origin(trace: Trace, node: Node) -> np.ndarray:
+    """Where each number of a moving operation came from: the operation itself, run on the numbers 1, 2, 3, ..."""
+    place = None
+    if node.op == "part":
+        place, node = node.arguments[1], trace.nodes[node.operands[0]]
+    start = 1
+
+    def counted(argument: Any) -> Any:
+        nonlocal start
+        if isinstance(argument, tuple) and any(isinstance(a, Operand) for a in argument):
+            return tuple(map(counted, argument))
+        if not isinstance(argument, Operand):
+            return argument
+        shape = trace.nodes[argument.id].shape
+        first, start = start, start + int(np.prod(shape))
+        return np.arange(first, start).reshape(shape)
+
+    assert node.tensor.op is not None
+    moved = node.tensor.op.forward(*map(counted, node.arguments))
+    return np.asarray(moved if place is None else moved[place]) - 1
+
+
+def _landing(trace: Trace, node: Node) -> np.ndarray:
+    """Where each number of an adding operation is added: what its reading counterpart would read there."""
+    positions = np.arange(int(np.prod(node.shape))).reshape(node.shape)
+    indices = node.arguments[1:2] if node.op != "scatter_along_axis" else node.arguments[1:3]
+    return np.asarray(PRIMITIVES[ADDING[node.op or ""]].forward(positions, *indices))
+
+
+def _packed(array: np.ndarray, dtype: type) -> str:
+    return base64.b64encode(np.ascontiguousarray(array, np.dtype(dtype).newbyteorder("<")).tobytes()).decode()
+
+
+def _summary(data: np.ndarray) -> dict[str, Any]:
+    finite = data[np.isfinite(data)].astype(np.float64)
+    counts, _ = np.histogram(finite, BINS)
+    low, mean, high = (f(finite).item() for f in (np.min, np.mean, np.max)) if finite.size else (0.0, 0.0, 0.0)
+    return {"min": low, "mean": mean, "max": high, "counts": counts.tolist()}
+
+
+def _literal(value: Any) -> Any:
+    """What JSON can say of an argument; other things (dtypes, slices) matter to no cell and become null."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.item()
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    if isinstance(value, (tuple, list)):
+        return [_literal(v) for v in value]
+    return value if isinstance(value, (bool, int, float, str)) else None
+
+
+def _subscript_sum(count: int) -> str:
+    """₁₊₂ for the first two contributions, ₁₊…₊₅ for the first five."""
+    middle = "₊…₊" if count > 3 else "₊₂₊" if count == 3 else "₊"
+    return f"₁{middle}" + str(count).translate(SUBSCRIPT)

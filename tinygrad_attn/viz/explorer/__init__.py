@@ -1,0 +1,161 @@
+"""The step player: one HTML page that plays a computation forward, value by value, and backward, gradient by gradient.
+
+Python writes the data (`data.py`) and puts it, with the style sheet and the scripts beside this file, into `page.html`.
+The page needs no network and no build step; a content-security policy forbids both requests and foreign scripts.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ...autograd import PRIMITIVES
+from ..backward import Backward, trace_backward
+from ..drawing import write
+from .data import Collector
+
+SCRIPTS = ("strings.js", "cells.js", "matrix.js", "ladder.js", "timeline.js", "card.js", "player.js")
+LANGUAGES = ("en", "zh")
+ELEMENTWISE = {"negative", "exp", "log", "sqrt", "tanh", "sin", "cos", "abs", "relu", "sigmoid", "silu", "gelu", "clip"}
+LARGE = 60  # boxes of a drawing; a larger one is not what the page opens with
+
+
+class Page:
+    """A finished page: `.html` is its text, `.save(path)` writes it; a notebook shows it in a sandboxed frame."""
+
+    def __init__(self, text: str) -> None:
+        self.html = text
+
+    def __repr__(self) -> str:
+        return f"<step player, {len(self.html.encode()) / 1e3:,.0f} kB of HTML; .save('page.html') writes it>"
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page, complete or not at all, and return where."""
+        target = Path(path)
+        write(target, self.html.encode())
+        return target
+
+    def _repr_html_(self) -> str:
+        frame = 'sandbox="allow-scripts allow-modals" style="width: 100%; height: 46rem; border: 1px solid #8884"'
+        return f'<iframe title="step player" {frame} srcdoc="{html.escape(self.html)}"></iframe>'
+
+
+def explain(
+    loss: Any,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    wrt: Any = None,
+    names: Any = None,
+    tokens: Sequence[str] | None = None,
+    axes: Mapping[str, Sequence[str]] | None = None,
+    title: str | None = None,
+    language: str | None = None,
+    precision: int = 3,
+    depth: int | None = None,
+    max_nodes: int | None = 400,
+    max_values: int = 4096,
+) -> Page:
+    """The page that plays the computation of `loss` and its gradients step by step.
+
+    Args:
+        loss: a single number that was computed with gradients on; its graph is kept and no `.grad` is touched.
+        path: where to write the page; left out, nothing is written, and a notebook shows what is returned.
+        wrt, names: as in `draw_backward`: whose gradients are wanted (default: every leaf), and further names.
+        tokens: the text of each position; stands on the axes called T, query and key.
+        axes: names of axes by the name of the tensor, such as `{"H": ("T", "d_ff")}`, beside those of attention.
+        title: the heading; by default the name of the loss.
+        language: "en" or "zh"; by default the reader's browser decides.
+        precision: decimals of the numbers in the matrices.
+        depth: down to which depth module calls are open at first; by default as far as the drawing stays readable.
+        max_nodes: a graph of more values is refused, because its page would crawl; None for no limit.
+        max_values: a tensor of more numbers is summarised by its range and a histogram.
+
+    Raises:
+        ValueError: the loss is not a single number, or the graph is too large.
+        RuntimeError: the loss does not depend on anything that requires gradients.
+
+    >>> x = ta.Tensor([[1.0, 2.0]], requires_grad=True, name="X")
+    >>> page = ta.viz.explain((x * x).sum().named("loss"))
+    >>> page.html.startswith("<!DOCTYPE html>")
+    True
+    """
+    if language is not None and language not in LANGUAGES:
+        raise ValueError(f"explain: language is one of {LANGUAGES} or None, not {language!r}")
+    backward = trace_backward(loss, wrt, names=names)
+    if not backward.steps:
+        raise RuntimeError(
+            "explain: the loss does not depend on anything that requires gradients, so there is no backward pass to"
+            " play; create a leaf with requires_grad=True, and check that it was not computed under no_grad()"
+        )
+    count = len(backward.forward.nodes)
+    if max_nodes is not None and count > max_nodes:
+        raise ValueError(
+            f"explain: {count:,} values are too many to step through (max_nodes={max_nodes}). Explain a smaller input or"
+            " fewer layers, a part of the graph (the loss of one block), or draw it collapsed: draw_backward(..., depth=1)"
+        )
+    data = page_data(backward, tokens=tokens, axes=axes, max_values=max_values)
+    name = backward.forward.nodes[backward.forward.outputs[0]].name
+    data |= {"title": title or name, "precision": precision, "language": language}
+    data |= drawings(backward, data.pop("boxes"), depth)
+    page = Page(fill(data))
+    if path is not None:
+        page.save(path)
+    return page
+
+
+def page_data(backward: Backward, **options: Any) -> dict[str, Any]:
+    """Everything the page is told about the computation; the format is described in `data.py`."""
+    collected = Collector(backward, **options)
+    forward = backward.forward
+    return {
+        "loss": collected.number[id(forward.nodes[forward.outputs[0]].tensor)],
+        "elementwise": sorted(op.name for op in PRIMITIVES.values() if op.promotes or op.name in ELEMENTWISE),
+        "modules": [{"path": m.path, "kind": m.kind, "parent": m.parent} for m in forward.modules],
+        "tensors": collected.tensors,
+        "steps": collected.steps,
+        "boxes": collected.boxes,
+    }
+
+
+def drawings(backward: Backward, boxes: list[Any], depth: int | None) -> dict[str, Any]:
+    """The ladder at each depth of modules, and which of them is shown first."""
+    return {"ladders": [{"depth": None, "svg": None, "boxes": [None] * len(boxes)}], "level": 0}
+
+
+def fill(data: dict[str, Any]) -> str:
+    """The template with its style, its scripts and the data in place."""
+    script = assembled()
+    parts = {
+        "title": html.escape(data["title"]),
+        "style": resource("style.css"),
+        "script": script,
+        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "data": as_json(data),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], resource("page.html"))
+
+
+def as_json(data: Any) -> str:
+    """JSON that can stand in HTML: nothing in it can end the script element, open a tag or break a line."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return re.sub("[<>&\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+@cache
+def assembled() -> str:
+    """The scripts as one: modules cannot be loaded from a file on disk."""
+    return "\n".join(resource(name) for name in SCRIPTS)
+
+
+@cache
+def resource(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
