@@ -125,14 +125,9 @@ class SelfAttention(Module):
     ):
         d_k, rng = d_model if d_k is None else d_k, generator(rng)
         positive("SelfAttention", d_model=d_model, d_k=d_k)
-        for name in ("W_Q", "W_K", "W_V"):
-            weight = rng.standard_normal((d_model, d_k), np.float32) / math.sqrt(d_model)
-            setattr(self, name, Parameter(weight))
+        W_Q, W_K, W_V = rng.standard_normal((3, d_model, d_k), np.float32) / np.float32(math.sqrt(d_model))
+        self.W_Q, self.W_K, self.W_V = Parameter(W_Q), Parameter(W_K), Parameter(W_V)
         self.causal, self.scale = causal, scale
-
-    W_Q: Parameter
-    W_K: Parameter
-    W_V: Parameter
 
     def forward(
         self, x: Tensor, mask: Mask | None = None, return_weights: bool = False
