@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_tuple
 
 from ..autograd import Array, derived, primitive
 from .elementwise import multiply, power
@@ -115,7 +116,10 @@ def norm(x: Array, axis: Axis = None, keepdims: Any = False) -> Array:
     >>> ta.norm(ta.Tensor([3.0, 4.0]))
     Tensor(5.)
     """
-    return np.sqrt(np.add.reduce(x * x, axis=axis, keepdims=keepdims))
+    peak = np.maximum.reduce(np.abs(x), axis=axis, keepdims=True, initial=0)
+    unit = np.where((peak == 0) | np.isinf(peak), 1, peak)  # so that squares neither overflow nor vanish
+    length = np.sqrt(np.add.reduce((x / unit) ** 2, axis=axis, keepdims=True)) * unit
+    return length if keepdims else length.squeeze(axis)
 
 
 def _norm_rule(g: Array, out: Array, x: Array, axis: Axis, keepdims: bool) -> Array:
@@ -148,7 +152,10 @@ def prod(x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
     >>> ta.Tensor([2.0, 3.0, 4.0]).prod()
     Tensor(24.)
     """
-    axes = _positive(tuple(range(x.ndim)) if axis is None else axis, x.ndim or 1)
+    try:
+        axes = normalize_axis_tuple(tuple(range(x.ndim)) if axis is None else axis, x.ndim)
+    except ValueError as error:
+        raise ValueError(f"prod: cannot take shape {x.shape}, axis={axis}: {error}") from error
     kept = [i for i in range(x.ndim) if i not in axes]
     factors = reshape(
         x.transpose((*axes, *kept)), (-1, *(x.shape[i] for i in kept)) if x.size else (0,) * (len(kept) + 1)

@@ -142,6 +142,10 @@ def stack(arrays: Sequence[Array], axis: int = 0) -> Array:
     >>> ta.stack([ta.Tensor(1.0), ta.Tensor(2.0)])
     Tensor([1., 2.])
     """
+    arrays = [a if isinstance(a, Node) else Node.result_type(a) for a in arrays]  # type: ignore[call-arg]
+    if len({a.shape for a in arrays}) != 1:
+        shapes = ", ".join(str(a.shape) for a in arrays) or "none"
+        raise ValueError(f"stack: needs tensors of one shape, got {shapes}; concatenate joins different ones")
     return concatenate([expand_dims(a, axis) for a in arrays], axis)
 
 
