@@ -17,6 +17,7 @@ from .autograd import (
     no_grad as no_grad,
     primitive as primitive,
 )
+from .gradcheck import GradcheckError as GradcheckError, gradcheck as gradcheck
 from .ops.elementwise import (
     abs as abs,
     add as add,
@@ -86,8 +87,6 @@ _LAZY = {
     "data": "data",
     "checkpoint": "checkpoint",
     "viz": "viz",
-    "gradcheck": "gradcheck:gradcheck",
-    "GradcheckError": "gradcheck:GradcheckError",
     "value_and_grad": "functional:value_and_grad",
     "jacobian": "functional:jacobian",
     "hessian": "functional:hessian",

@@ -18,6 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -47,13 +48,23 @@ class Origin(NamedTuple):
     position: int
 
 
-class _State(threading.local):
-    """What is switched on, for the thread that asks."""
+class _Mode:
+    """What is switched on."""
 
-    recording = True
-    anomaly = False
-    scope: Scope | None = None
-    origin: Origin | None = None
+    __slots__ = ("anomaly", "origin", "recording", "scope")
+
+    def __init__(self) -> None:
+        self.recording = True
+        self.anomaly = False
+        self.scope: Scope | None = None
+        self.origin: Origin | None = None
+
+
+class _State(threading.local):
+    """The mode of the thread that asks."""
+
+    def __init__(self) -> None:
+        self.mode = _Mode()
 
 
 state = _State()
@@ -70,11 +81,11 @@ class _Switch:
         self._before: list[Any] = []
 
     def __enter__(self) -> None:
-        self._before.append(getattr(state, self.field))
-        setattr(state, self.field, self.value)
+        self._before.append(getattr(state.mode, self.field))
+        setattr(state.mode, self.field, self.value)
 
     def __exit__(self, *_: object) -> None:
-        setattr(state, self.field, self._before.pop())
+        setattr(state.mode, self.field, self._before.pop())
 
     def __call__(self, function: Function) -> Function:
         if not callable(function):
@@ -120,7 +131,7 @@ class detect_anomaly(_Switch):
 
 def is_grad_enabled() -> bool:
     """Whether operations are being recorded in this thread."""
-    return state.recording
+    return state.mode.recording
 
 
 class scope:
@@ -129,14 +140,14 @@ class scope:
     __slots__ = ("_before", "_entry")
 
     def __init__(self, name: str, kind: str) -> None:
-        self._before = state.scope
+        self._before = state.mode.scope
         self._entry = Scope(name, kind, self._before)
 
     def __enter__(self) -> None:
-        state.scope = self._entry
+        state.mode.scope = self._entry
 
     def __exit__(self, *_: object) -> None:
-        state.scope = self._before
+        state.mode.scope = self._before
 
 
 class Lock:
@@ -146,71 +157,54 @@ class Lock:
 
     def __init__(self, array: Array) -> None:
         self.array = array
-        array.setflags(write=False)
+        array.setflags(False)
 
     def __del__(self) -> None:
-        self.array.setflags(write=True)
+        self.array.setflags(True)
 
 
 class Node:
     """A value and how it was made.  `Tensor` adds everything that a user sees.
 
-    ``args`` holds all arguments of the operation in order, Tensors and plain parameters; ``_values`` the same
-    as the forward saw them, arrays; ``_edges`` the (position, Tensor) pairs that want gradients.  The three
-    are None once the graph is freed.
+    ``args`` holds all arguments of the operation in order, Tensors and plain parameters; it is None for a leaf, and
+    again once the graph is freed.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_data",
-        "_edges",
-        "_grad",
-        "_lock",
-        "_locks",
-        "_requires_grad",
-        "_retains_grad",
-        "_source",
-        "_values",
-        "args",
-        "index",
-        "name",
-        "op",
-        "origin",
-        "scope",
-    )
-
-    result_type: ClassVar[type[Node]]
     _data: Array
-    _edges: tuple[tuple[int, Node], ...] | None
-    _grad: Node | None
-    _lock: weakref.ref[Lock] | None
-    _locks: list[Lock] | None
+    _grad: Any
     _requires_grad: bool
     _retains_grad: bool
-    _source: str
-    _values: tuple[Any, ...] | None
+    _lock: weakref.ref[Lock] | None  # on a leaf's array, while some graph needs it
+    _locks: list[Lock] | None  # those that this value's operation holds on its arguments
+    _saved: Any  # what the forward kept for the rules
+    _source: str  # the user's line, under detect_anomaly
     args: tuple[Any, ...] | None
     index: int
     name: str | None
     op: Primitive | None
     origin: Origin | None
     scope: Scope | None
+    __slots__ = (*__annotations__, "__weakref__")
+    result_type: ClassVar[type[Any]]
 
     def _hold(self) -> Lock | None:
-        """The lock on a leaf's array that a graph keeps while it needs the array."""
+        """The lock that a graph keeps while it needs this leaf's array."""
         lock = self._lock() if self._lock is not None else None
-        if (lock is None or lock.array is not self._data) and self._data.flags.writeable:
+        if lock is None and self._data.flags.writeable:
             lock = Lock(self._data)
             self._lock = weakref.ref(lock)
         return lock
 
 
+new: Callable[[type[Any]], Any] = object.__new__
+
+
 def constant(data: Array) -> Any:
     """A Tensor around an array that nobody else writes to, with no history."""
-    node = Node.result_type.__new__(Node.result_type)
+    node: Node = new(Node.result_type)
     node._data = data
     node._requires_grad = node._retains_grad = False
-    node._grad = node.name = node.op = node.args = node._values = node._edges = None
+    node._grad = node.name = node.op = node.args = node._saved = None
     node._lock = node._locks = node.scope = node.origin = None
     node.index = 0
     return node
@@ -257,7 +251,8 @@ class Primitive:
         self.rewrite: Callable[..., Any] | None = None
         self.remedy: Callable[..., str] | None = None
         self.by_position: tuple[Any, ...] = ()
-        self.many = False
+        self.many = False  # the forward gives several arrays
+        self.differentiable = False
         self.__name__ = self.__qualname__ = self.name = forward.__name__
         self.__doc__ = forward.__doc__
         self.__module__ = forward.__module__
@@ -274,10 +269,12 @@ class Primitive:
         self.rules = rules
         self.operands = tuple(i for i, name in enumerate(self.params) if name in rules)
         self.by_position = tuple(rules.get(name) for name in self.params)
+        self.differentiable = True
 
     def joint_gradients(self, rule: Rule) -> Rule:
         """State one rule that gives the gradients of all operands, in order, where they share their work."""
         self.joint = rule
+        self.differentiable = True
         return rule
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -402,34 +399,36 @@ def _method(op: Any) -> Callable[..., Any]:
 def _operator(op: Any, *, reflected: bool) -> Callable[..., Any]:
     if not isinstance(op, Primitive):
         return (lambda self, other: op(other, self)) if reflected else (lambda self, *other: op(self, *other))
+    if len(op.params) == 1:
+        return lambda self: apply(op, (self,))
+    tensor = Node.result_type
 
     def operator(self: Node, other: Any) -> Any:
         kind = other.__class__
-        args = (other, self) if reflected else (self, other)
-        if (kind is float or kind is Node.result_type) and op.rewrite is None:  # nothing to lift
-            return apply(op, args)
-        return op(*args) if _is_operand(other) else NotImplemented
+        if (kind is tensor or kind is float) and op.rewrite is None:  # nothing to lift
+            return apply(op, (other, self) if reflected else (self, other))
+        if not _is_operand(other):
+            return NotImplemented
+        return op(other, self) if reflected else op(self, other)
 
-    return operator if len(op.params) == 2 else (lambda self: apply(op, (self,)))
+    return operator
 
 
 def _is_operand(value: Any) -> bool:
     return isinstance(value, (Node, int, float, np.ndarray, np.generic, list, tuple))
 
 
-@np.errstate(invalid="ignore")
-def _check_finite(op: Primitive, values: Iterable[Any], out: Any, edges: Any, source: str, what: str) -> None:
+def _check_finite(op: Primitive, values: Iterable[Any], out: Any, source: str, what: str) -> None:
     """Anomaly mode: NaN is always one, an infinity only where no input held one."""
-    arrays = [out] if not isinstance(out, (tuple, list)) else list(out)
+    arrays = list(out) if isinstance(out, tuple | list) else [out]
+    inputs = [v for v in values if _is_float(v)]
     if any(np.isnan(a).any() for a in arrays):
         bad = "NaN"
-    elif any(np.isinf(a).any() for a in arrays) and not any(
-        np.isinf(v).any() for v in values if _is_float(v)
-    ):
+    elif any(np.isinf(a).any() for a in arrays) and not any(np.isinf(v).any() for v in inputs):
         bad = "an infinity"
     else:
         return
-    shapes = ", ".join(str(np.shape(v)) for v in values if _is_float(v))
+    shapes = ", ".join(str(np.shape(v)) for v in inputs)
     raise FloatingPointError(
         f"{op.name}: {bad} in the {what}, from inputs of shape {shapes}; made at {source}"
     )
@@ -451,6 +450,66 @@ def _users_line() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
+    """Run the forward on the arrays in ``args``; record how the result was made, if it wants gradients."""
+    mode = state.mode
+    wanted = False
+    values: list[Any] = []
+    leaves: list[Node] = []
+    for a in (*args[0], *args[1:]) if op.variadic else args:
+        if isinstance(a, Node):
+            values.append(a._data)
+            if a._requires_grad:
+                wanted = True
+            if a.op is None:
+                leaves.append(a)
+        else:
+            values.append(a)
+    if op.variadic:
+        values = [values[: len(args[0])], *args[1:]]
+    if op.promotes:
+        first, last = values[op.operands[0]], values[op.operands[-1]]
+        if first.__class__ is last.__class__ and first.dtype is not last.dtype:
+            _promote(op, args, values)
+    try:
+        saved = None
+        if op.saves is not None:
+            saved = op.saves(*values)
+            values.append(saved)
+        out = op.forward(*values)
+    except (ValueError, TypeError, IndexError) as error:
+        raise op.explain(error, values) from error
+    wanted = wanted and mode.recording and op.differentiable
+    if op.many and not wanted:
+        return [constant(a) for a in out]
+    if out.__class__ is not np.ndarray and not op.many:
+        out = np.asarray(out)
+    node: Node = new(Node.result_type)
+    node._data = out
+    node._grad = node.name = node._lock = node._locks = None
+    node._retains_grad = False
+    node._requires_grad = wanted
+    if mode.anomaly:
+        node._source = _users_line()
+        _check_finite(op, values, out, node._source, "result")
+    if not wanted:
+        node.op = node.args = node._saved = node.scope = node.origin = None
+        node.index = 0
+        return node
+    node.op = op
+    node.args = args
+    node._saved = saved
+    node.scope = mode.scope
+    node.origin = mode.origin
+    node.index = next(_numbers)
+    if leaves:
+        node._locks = [lock for leaf in leaves if (lock := leaf._hold()) is not None]
+    if op.many:
+        return [apply(part, (node, i)) for i in range(len(out))]
+    out.setflags(False)
+    return node
+
+
 def _promote(op: Primitive, args: Sequence[Any], values: list[Any]) -> None:
     """Let integers and 0-d constants follow the dtype of the floats beside them, as scalars do."""
     arrays = [i for i in op.operands if isinstance(values[i], np.ndarray)]
@@ -461,83 +520,6 @@ def _promote(op: Primitive, args: Sequence[Any], values: list[Any]) -> None:
         for i in arrays:
             if i not in strong:
                 values[i] = values[i].astype(dtype)
-
-
-def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
-    """Run the forward on the arrays in ``args``; record how the result was made, if it wants gradients."""
-    values: list[Any] = []
-    edges: list[tuple[int, Node]] = []
-    if op.variadic:
-        values = [tuple(a._data for a in args[0]), *args[1:]]
-        edges = [(i, a) for i, a in enumerate(args[0]) if a._requires_grad]
-    else:
-        for i, a in enumerate(args):
-            if isinstance(a, Node):
-                values.append(a._data)
-                if a._requires_grad:
-                    edges.append((i, a))
-            else:
-                values.append(a)
-    if op.promotes:
-        dtype = None
-        for i in op.operands:
-            a = values[i]
-            if a.__class__ is np.ndarray:
-                if dtype is None:
-                    dtype = a.dtype
-                elif a.dtype is not dtype:
-                    _promote(op, args, values)
-                    break
-    try:
-        if op.saves is not None:
-            values.append(op.saves(*values))
-        out = op.forward(*values)
-    except (ValueError, TypeError, IndexError) as error:
-        raise op.explain(error, values) from error
-    if op.many:
-        return _unpack(op, args, values, edges, out)
-    if out.__class__ is not np.ndarray:
-        out = np.asarray(out)
-    node = constant(out)
-    if state.anomaly:
-        node._source = _users_line()
-        _check_finite(op, values, out, edges, node._source, "result")
-    if edges and state.recording and (op.by_position or op.joint is not None):
-        _record(node, op, args, values, edges)
-    return node
-
-
-def _record(
-    node: Any, op: Primitive, args: tuple[Any, ...], values: list[Any], edges: list[tuple[int, Node]]
-) -> None:
-    node._requires_grad = True
-    node.op = op
-    node.args = args
-    node._values = tuple(values)
-    node._edges = tuple(edges)
-    node.index = next(_numbers)
-    node.scope = state.scope
-    node.origin = state.origin
-    locks = None
-    for a in args[0] if op.variadic else args:
-        if isinstance(a, Node) and a.op is None:
-            lock = a._hold()
-            if lock is not None:
-                locks = [lock] if locks is None else [*locks, lock]
-    node._locks = locks
-    if node._data.__class__ is np.ndarray:
-        node._data.setflags(write=False)
-
-
-def _unpack(
-    op: Primitive, args: tuple[Any, ...], values: list[Any], edges: list[Any], out: Sequence[Array]
-) -> list[Any]:
-    """The results of an operation with many: one `part` of a recorded bundle for each."""
-    if not (edges and state.recording):
-        return [constant(a) for a in out]
-    bundle = constant(tuple(out))
-    _record(bundle, op, args, values, edges)
-    return [apply(part, (bundle, i)) for i in range(len(out))]
 
 
 # ----------------------------------------------------------------------------------------- the backward pass
@@ -558,135 +540,148 @@ def _ancestors(roots: Iterable[Node]) -> list[Node]:
     stack = list(seen)
     while stack:
         node = stack.pop()
-        if node.op is not None:
-            if node._edges is None:
-                raise RuntimeError(
-                    f"backward: the graph behind {node.name or node.op.name!r} was freed by an earlier pass;"
-                    " compute the value again, or pass retain_graph=True to the first pass"
-                )
-            for _, a in node._edges:
-                if a not in seen:
-                    seen.add(a)
-                    stack.append(a)
-    return sorted(seen, key=_recording_number)
-
-
-def _recording_number(node: Node) -> int:
-    return node.index
+        if node.op is None:
+            continue
+        if node.args is None:
+            raise RuntimeError(
+                f"backward: the graph behind {node.name or node.op.name!r} was freed by an earlier pass;"
+                " compute the value again, or pass retain_graph=True to the first pass"
+            )
+        for a in node.args[0] if node.op.variadic else node.args:
+            if isinstance(a, Node) and a._requires_grad and a not in seen:
+                seen.add(a)
+                stack.append(a)
+    return sorted(seen, key=attrgetter("index"))
 
 
 def _on_path(order: list[Node], inputs: Iterable[Node]) -> set[Node]:
     """Those of ``order`` that some input leads to: the only ones whose gradient is worth computing."""
     needed = set(inputs)
     for node in order:
-        if node.op is not None and any(a in needed for _, a in node._edges or ()):
+        args: Any = node.args or ()
+        if any(
+            isinstance(a, Node) and a in needed for a in (args[0] if node.op and node.op.variadic else args)
+        ):
             needed.add(node)
     return needed
 
 
 def _walk(
-    seeds: dict[Node, Array], inputs: Sequence[Node] | None, *, create_graph: bool, retain_graph: bool
+    seeds: dict[Node, Array], inputs: Sequence[Node] | None, create_graph: bool, retain_graph: bool
 ) -> dict[Node, Array]:
     """Carry the seeds back through the graph; the gradients of ``inputs`` (None: of all leaves) come out.
 
-    Arrays flow, or Tensors under ``create_graph``.  A value is reached when all that was made from it is
-    done, so its gradient is complete, is used once and is dropped: interior gradients never pile up.
+    Arrays flow, or Tensors under ``create_graph``.  A value is reached when all that was made from it is done,
+    so its gradient is complete, is used once and is dropped: interior gradients never pile up.
     """
+    mode = state.mode
     order = _ancestors(seeds)
     needed = None if inputs is None else _on_path(order, inputs)
-    targets = None if inputs is None else set(inputs)
+    kept = set(inputs or ())
     gradients = dict(seeds)
     owned: set[Node] = set()  # whose running sum is an array of ours, to be added to in place
     found: dict[Node, Array] = {}
     while order:
         node = order.pop()
-        if needed is not None and node not in needed:
+        g = gradients.pop(node, None)
+        if g is None:
             continue
-        g = gradients.pop(node)
-        if (node.op is None or node._retains_grad) if targets is None else node in targets:
-            found[node] = g
         op = node.op
-        if op is None:
-            continue
-        assert node._values is not None and node._edges is not None and node.args is not None
-        out, values, edges = node._data, node._values, node._edges
-        if create_graph:
-            out, values, state.origin = node, node.args, Origin(node, "rule", -1)
-            if op.saves is not None:
-                values = (*values, op.saves(*values))
-        if op is part:
-            bundle = edges[0][1]
-            gradients.setdefault(bundle, [None] * len(bundle._data))[values[1]] = g
+        if op is None or node._retains_grad or (kept and node in kept):
+            found[node] = g
+            if op is None:
+                continue
+        args: Any = node.args
+        if op is part:  # the bundle waits for the gradients of all its parts
+            bundle, i = args
+            gradients.setdefault(bundle, [None] * len(bundle._data))[i] = g
+            positions: Any = ()
         else:
+            if create_graph:
+                mode.origin = Origin(node, "rule", -1)
+                out: Any = node
+                values = args if op.saves is None else (*args, op.saves(*args))
+            else:
+                out = node._data
+                values = [a._data if isinstance(a, Node) else a for a in args]
+                if op.saves is not None:
+                    values.append(node._saved)
+            if op.variadic:
+                args = args[0]
+                positions = range(len(args))
+                if not create_graph:
+                    values[0] = [a._data for a in args]
+            else:
+                positions = op.operands
             if op.many:
-                g = [_zeros(a, create_graph) if c is None else c for c, a in zip(g, node._data, strict=True)]
-            if op.joint is not None:
-                together = op.joint(g, out, *values)
-            for i, a in edges:
-                if needed is not None and a not in needed:
-                    continue
-                if op.joint is not None:
-                    c = together[i]
-                else:
-                    if create_graph:
-                        state.origin = Origin(node, "rule", i)
-                    c = op.by_position[i](g, out, *values)
-                data = a._data
-                if c.shape != data.shape or c.dtype is not data.dtype:
-                    c = _fit(c, node, a, create_graph)
-                if state.anomaly:
-                    _check_backward(node, g, c)
-                if a not in gradients:
-                    gradients[a] = c
-                elif a in owned:
-                    np.add(gradients[a], c, out=gradients[a])
-                else:
-                    if create_graph:
-                        state.origin = Origin(a, "accumulate", -1)
-                    gradients[a] = c = gradients[a] + c
-                    if c.__class__ is np.ndarray:
-                        owned.add(a)
+                zeros = map(np.zeros_like, node._data)
+                g = [
+                    (constant(z) if create_graph else z) if c is None else c
+                    for c, z in zip(g, zeros, strict=True)
+                ]
+            together = op.joint(g, out, *values) if op.joint is not None else None
+        for i in positions:
+            a = args[i]
+            if not isinstance(a, Node) or not a._requires_grad or (needed is not None and a not in needed):
+                continue
+            if together is not None:
+                c = together[i]
+            else:
+                if create_graph:
+                    mode.origin = Origin(node, "rule", i)
+                c = op.by_position[i](g, out, *values)
+            data = a._data
+            if c.shape != data.shape or c.dtype is not data.dtype:
+                c = _fit(c, node, a, create_graph)
+            if mode.anomaly:
+                _check_backward(node, g, c)
+            have = gradients.get(a)
+            if have is None:
+                gradients[a] = c
+            elif a in owned:
+                np.add(have, c, out=have)
+            else:
+                if create_graph:
+                    mode.origin = Origin(a, "accumulate", -1)
+                gradients[a] = total = have + c
+                if total.__class__ is np.ndarray:
+                    owned.add(a)
         if not retain_graph:
-            _free(node)
+            node.args = node._locks = node._saved = None
+            if (
+                op is not part
+                and not op.many
+                and (node._data.base is None or node._data.base.flags.writeable)
+            ):
+                node._data.setflags(True)
     return found
 
 
 def _fit(c: Array, node: Node, a: Node, create_graph: bool) -> Array:
     """A gradient has the shape and the dtype of its value: undo broadcasting and casting."""
-    data = a._data
-    if c.shape != data.shape:
+    shape, dtype = a._data.shape, a._data.dtype
+    if c.shape != shape:
         if create_graph:
-            state.origin = Origin(a, "unbroadcast", -1)
-        if c.ndim >= data.ndim:
-            c = unbroadcast(c, data.shape)
-        if c.shape != data.shape:
-            assert node.op is not None
+            state.mode.origin = Origin(a, "unbroadcast", -1)
+        fitted = unbroadcast(c, shape) if c.ndim >= len(shape) else c
+        if fitted.shape != shape:
             raise RuntimeError(
-                f"{node.op.name}: its gradient rule gave shape {c.shape} to an argument of shape {data.shape}"
+                f"{node.op}: its rule gave a gradient of shape {c.shape} to an argument of {shape}"
             )
-    if c.dtype != data.dtype:
+        c = fitted
+    if c.dtype != dtype:
         if create_graph:
-            state.origin = Origin(a, "cast", -1)
-        c = c.astype(data.dtype)
+            state.mode.origin = Origin(a, "cast", -1)
+        c = c.astype(dtype)
     return c
 
 
-def _zeros(like: Array, create_graph: bool) -> Array:
-    return constant(np.zeros_like(like)) if create_graph else np.zeros_like(like)
-
-
 def _check_backward(node: Node, g: Array, c: Array) -> None:
-    assert node.op is not None and node._values is not None
-    incoming, outgoing = (x._data if isinstance(x, Node) else x for x in (g, c))
-    values = [incoming, *(v for v in node._values if _is_float(v))]
-    _check_finite(node.op, values, outgoing, None, getattr(node, "_source", "an unknown line"), "gradient")
-
-
-def _free(node: Node) -> None:
-    node.args = node._values = node._edges = node._locks = None
-    data = node._data
-    if data.__class__ is np.ndarray and (data.base is None or data.base.flags.writeable):
-        data.setflags(write=True)
+    assert node.op is not None and node.args is not None
+    incoming = g if isinstance(g, list) else [g]
+    values = [a._data if isinstance(a, Node) else a for a in (*incoming, *node.args)]
+    outgoing = c._data if isinstance(c, Node) else c
+    _check_finite(node.op, values, outgoing, getattr(node, "_source", "an unknown line"), "gradient")
 
 
 def _seed(output: Any, gradient: Any, create_graph: bool) -> Any:
@@ -706,18 +701,18 @@ def _seed(output: Any, gradient: Any, create_graph: bool) -> Any:
                 " number first (.sum() or .mean()), or pass the seed"
             )
         gradient = np.ones_like(data)
-    kept = isinstance(gradient, Node) and create_graph
     array = gradient._data if isinstance(gradient, Node) else np.asarray(gradient)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"backward: a gradient of dtype {array.dtype} is not numeric")
     if array.shape != data.shape:
         raise ValueError(
             f"backward: the gradient has shape {array.shape}, but the output has shape {data.shape}"
         )
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"backward: a gradient of dtype {array.dtype} is not numeric")
-    if kept:
-        return gradient if array.dtype == data.dtype else gradient.astype(data.dtype)
-    array = array.astype(data.dtype)
-    return constant(array) if create_graph else array
+    if not create_graph:
+        return array.astype(data.dtype)
+    if isinstance(gradient, Node):
+        return gradient if array.dtype == data.dtype else gradient.astype(data.dtype)  # type: ignore[attr-defined]
+    return constant(array.astype(data.dtype))
 
 
 def _run(
@@ -731,30 +726,35 @@ def _run(
     for output, gradient in zip(outputs, seeds, strict=True):
         seed = _seed(output, gradient, create_graph)
         total[output] = total[output] + seed if output in total else seed
-    before = state.recording, state.origin, state.scope
-    state.recording, state.scope = create_graph, None
+    mode = state.mode
+    before = mode.recording, mode.origin, mode.scope
+    mode.recording, mode.scope = create_graph, None
     try:
-        return _walk(
-            total, inputs, create_graph=create_graph, retain_graph=create_graph if retain is None else retain
-        )
+        return _walk(total, inputs, create_graph, create_graph if retain is None else retain)
     finally:
-        state.recording, state.origin, state.scope = before
+        mode.recording, mode.origin, mode.scope = before
 
 
-def backward(
-    output: Any, gradient: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False
-) -> None:
+def _deliver(found: dict[Node, Array], create_graph: bool) -> dict[Node, Any]:
+    """The gradients as Tensors, each with an array of its own: never a view, never shared."""
+    if create_graph:
+        return found
+    given: set[int] = set()
+    delivered = {}
+    for node, g in found.items():
+        array = np.asarray(g)
+        if array.base is not None or not array.flags.writeable or id(array) in given:
+            array = array.copy()
+        given.add(id(array))
+        delivered[node] = constant(array)
+    return delivered
+
+
+def backward(output: Any, gradient: Any, retain_graph: bool | None, create_graph: bool) -> None:
     """Add the gradient of ``output`` to the ``.grad`` of every leaf behind it; see `Tensor.backward`."""
-    found = _run([output], [gradient], None, create_graph, retain_graph)
-    deposited: set[int] = set()
-    for leaf, g in found.items():
-        if not create_graph:
-            array = np.asarray(g)
-            if array.base is not None or not array.flags.writeable or id(array) in deposited:
-                array = array.copy()  # .grad is the leaf's own: never a view, never shared
-            deposited.add(id(array))
-            g = constant(array)
-        with enable_grad() if create_graph else no_grad():
+    found = _deliver(_run([output], [gradient], None, create_graph, retain_graph), create_graph)
+    with enable_grad() if create_graph else no_grad():
+        for leaf, g in found.items():
             leaf._grad = g if leaf._grad is None else leaf._grad + g
 
 
@@ -784,8 +784,7 @@ def grad(
     >>> slope.item(), ta.grad(slope, x).item()
     (12.0, 12.0)
     """
-    single = isinstance(inputs, Node)
-    wanted = [inputs] if single else list(inputs)
+    wanted = [inputs] if isinstance(inputs, Node) else list(inputs)
     for i, a in enumerate(wanted):
         if not isinstance(a, Node):
             raise TypeError(f"grad: input {i} is {type(a).__name__}, expected a Tensor")
@@ -793,30 +792,20 @@ def grad(
             raise RuntimeError(
                 f"grad: input {a.name or i} does not require gradients; set requires_grad=True first"
             )
-    results = [outputs] if isinstance(outputs, Node) else list(outputs)
-    seeds = (
-        grad_outputs
-        if isinstance(grad_outputs, (list, tuple)) and not isinstance(outputs, Node)
-        else [grad_outputs]
+    results, seeds = (
+        ([outputs], [grad_outputs]) if isinstance(outputs, Node) else (list(outputs), grad_outputs)
     )
-    if grad_outputs is None:
-        seeds = [None] * len(results)
+    seeds = [None] * len(results) if seeds is None else list(seeds)
     if len(seeds) != len(results):
         raise ValueError(f"grad: {len(results)} outputs need as many grad_outputs, got {len(seeds)}")
-    found = _run(results, seeds, wanted, create_graph, retain_graph)
+    found = _deliver(_run(results, seeds, wanted, create_graph, retain_graph), create_graph)
     for i, a in enumerate(wanted):
         if a not in found and not allow_unused:
             raise RuntimeError(
                 f"grad: the outputs do not depend on input {a.name or i}; allow_unused=True gives None for it"
             )
-    if not create_graph:
-        taken: dict[int, Array] = {}
-        for a, g in found.items():
-            array = np.asarray(g)
-            found[a] = constant(array.copy() if not array.flags.writeable or id(array) in taken else array)
-            taken[id(array)] = array
     gradients = tuple(found.get(a) for a in wanted)
-    return gradients[0] if single else gradients
+    return gradients[0] if isinstance(inputs, Node) else gradients
 
 
 def _pick(bundle: Any, i: int) -> Array:

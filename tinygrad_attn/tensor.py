@@ -60,7 +60,7 @@ class Tensor(Node):
     ) -> None:
         self._data = _as_array(data, dtype)
         self._requires_grad = self._retains_grad = False
-        self._grad = self.op = self.args = self._values = self._edges = None
+        self._grad = self.op = self.args = self._saved = None
         self._lock = self._locks = self.scope = self.origin = None
         self.index = 0
         self.name = name
@@ -93,6 +93,11 @@ class Tensor(Node):
             )
         if self.op is not None and array is not self._data:
             raise RuntimeError("the data of an operation's result cannot be replaced: compute it anew")
+        if self._lock is not None and self._lock() is not None and array is not self._data:
+            raise RuntimeError(
+                f"the data of {self.name or 'this tensor'} is still needed by a graph: run backward() on it first,"
+                " or drop the values that were computed from it"
+            )
         self._data = array
 
     def _set_grad(self, grad: Any) -> None:
@@ -160,7 +165,7 @@ class Tensor(Node):
             RuntimeError: nothing here requires gradients, or the graph was freed by an earlier pass.
             ValueError: the seed is missing or has another shape.  No ``.grad`` has changed then.
         """
-        autograd.backward(self, gradient, retain_graph=retain_graph, create_graph=create_graph)
+        autograd.backward(self, gradient, retain_graph, create_graph)
 
     def retain_grad(self) -> None:
         """Keep ``.grad`` for this value too, although an operation made it."""
@@ -238,7 +243,7 @@ class Tensor(Node):
             return NotImplemented
         if out is not None:  # an array is written: x -= lr * gradient
             if any(isinstance(a, Node) for a in out) or (
-                autograd.state.recording and any(isinstance(a, Node) and a._requires_grad for a in inputs)
+                autograd.state.mode.recording and any(isinstance(a, Node) and a._requires_grad for a in inputs)
             ):
                 raise TypeError(f"{ufunc.__name__}: out= would lose the graph; detach() the tensors first")
             return ufunc(*(a._data if isinstance(a, Node) else a for a in inputs), out=out, **kwargs)
