@@ -20,13 +20,15 @@ from typing import Any
 
 from ...autograd import PRIMITIVES
 from ..backward import Backward, trace_backward
-from ..drawing import write
+from ..dot import DEFAULTS, Options, ladder_picture
+from ..drawing import DotNotFound, Drawing, write
 from .data import Collector
 
 SCRIPTS = ("strings.js", "cells.js", "matrix.js", "ladder.js", "timeline.js", "card.js", "player.js")
 LANGUAGES = ("en", "zh")
 ELEMENTWISE = {"negative", "exp", "log", "sqrt", "tanh", "sin", "cos", "abs", "relu", "sigmoid", "silu", "gelu", "clip"}
-LARGE = 60  # boxes of a drawing; a larger one is not what the page opens with
+LARGE = 60  # boxes: a larger drawing is not what the page opens with
+LARGEST = 400  # boxes: a larger drawing is left out where a collapsed one shows the whole
 
 
 class Page:
@@ -105,7 +107,7 @@ def explain(
     data = page_data(backward, tokens=tokens, axes=axes, max_values=max_values)
     name = backward.forward.nodes[backward.forward.outputs[0]].name
     data |= {"title": title or name, "precision": precision, "language": language}
-    data |= drawings(backward, data.pop("boxes"), depth)
+    data |= drawings(backward, depth)
     page = Page(fill(data))
     if path is not None:
         page.save(path)
@@ -122,13 +124,27 @@ def page_data(backward: Backward, **options: Any) -> dict[str, Any]:
         "modules": [{"path": m.path, "kind": m.kind, "parent": m.parent} for m in forward.modules],
         "tensors": collected.tensors,
         "steps": collected.steps,
-        "boxes": collected.boxes,
     }
 
 
-def drawings(backward: Backward, boxes: list[Any], depth: int | None) -> dict[str, Any]:
-    """The ladder at each depth of modules, and which of them is shown first."""
-    return {"ladders": [{"depth": None, "svg": None, "boxes": [None] * len(boxes)}], "level": 0}
+def drawings(backward: Backward, depth: int | None) -> dict[str, Any]:
+    """The ladder at each depth of modules, from collapsed to open, and which of them is shown first."""
+    forward = backward.forward
+    deepest = max((len(forward.module_chain(m.id)) for m in forward.modules), default=0)
+    ladders: list[str] = []
+    level = 0
+    for limit in [*range(1, deepest), None]:
+        options: Options = {**DEFAULTS, "depth": limit, "max_nodes": None, "legend": False, "show_shapes": False}
+        picture = ladder_picture(backward, options)
+        if len(picture.boxes) > LARGEST and ladders:
+            break
+        try:
+            ladders.append(Drawing(picture.text()).pipe("svg", encoding="utf-8"))
+        except DotNotFound:
+            break
+        if (limit or deepest) <= depth if depth is not None else len(picture.boxes) <= LARGE:
+            level = len(ladders) - 1
+    return {"ladders": ladders or [None], "level": level}
 
 
 def fill(data: dict[str, Any]) -> str:

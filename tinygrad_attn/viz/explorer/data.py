@@ -2,20 +2,21 @@
 
     title, loss (index of a tensor), precision, language or null, level (the drawing shown first), elementwise [op]
     modules    [{path, kind, parent}]                 one per module call
-    tensors    [{name, role, shape, dtype, axes, ticks, module, source, ...}], addressed by index:
+    tensors    [{name, role, shape, dtype, axes, ticks, ...}]  , addressed by index:
         role   parameter, input, constant, operation | seed, gradient, contribution | inner (inside a rule, not shown)
         op, args   the operation that made it; args by name: {"t": tensor}, {"v": literal} or {"list": [...]}
         data   base64 of little-endian float32 in row-major order, or
         stats  {min, mean, max, counts} where there are too many numbers to ship
         map    for an operation that only moves numbers: base64 int32, per cell the flat cell it came from (-1: a zero)
         moved  the same for one that keeps the order;  lands: per cell of the first operand, the cell it is added to
+        box    the class of its box in the drawings;  module: the call that made it
         grad, nograd   a value's whole gradient, or why it has none;  of: the value whose gradient this is
     steps      [{lane, kind, tensor, formula, reads, rule, parts, done, check}] in the order in which they ran:
         kind   leaf, op | seed, rule, unbroadcast, accumulate
         formula  text with "⟦3⟧" in the place of tensor 3;  rule: the value whose gradient rule ran
         parts  the contributions of a sum;  done: the sum is complete
         check  {each: base64 float32} finite differences per cell, {direction: [autograd, finite]}, or {why}
-    ladders    [{depth, svg or null, boxes}]          boxes: per tensor the id of the box that shows it, or null
+    ladders    [svg, ...] from collapsed to open      the box of a tensor has the class that its `box` says
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from ...autograd import PRIMITIVES
-from ..backward import Backward, Step, expression_of
+from ..backward import Backward, Step, expression_of, substitute
 from ..formula import SUBSCRIPT, Symbol
 from ..trace import Node, Operand, Trace
 from .check import Replay, Use
@@ -76,7 +77,6 @@ class Collector:
         self.by_step: dict[int, int] = {}  # step of the backward pass -> its tensor on the page
         self.uses: dict[int, frozenset[Use]] = {}  # gradient on the page -> the uses of its value it belongs to
         self.gradients: dict[int, np.ndarray] = {}  # gradient on the page -> its numbers
-        self.boxes: list[tuple[str, int] | None] = []  # ("n", forward node) or ("s", step), per tensor
         for node in backward.forward.nodes:
             self._forward(node)
         for step in backward.steps:
@@ -91,8 +91,7 @@ class Collector:
         forward = self.backward.forward
         index = self._add(forward, node, node.name, {"leaf": "input"}.get(node.kind, node.kind))
         record = self.tensors[index]
-        self.boxes[index] = ("n", node.id)
-        record["grad"] = None
+        record |= {"box": f"n{node.id}", "grad": None}
         if not node.requires_grad:
             twins = (n for n in forward.nodes if n.requires_grad and n.tensor.data is node.tensor.data)
             record["nograd"] = "detached" if any(twins) else "constant"
@@ -116,13 +115,16 @@ class Collector:
         for o in step.operands:  # several gradients may be one array that rules passed on
             self.number[id(self.backward.steps[o].tensor)] = self.by_step[o]
         own = next((graph.nodes[i] for i in step.recorded if graph.nodes[i].tensor is step.tensor), None)
+        name = step.name
+        if target.name.endswith("ᵀ"):  # d(Kᵀ), not (dK)ᵀ
+            name = name.replace(f"d{target.name}", f"d({target.name})")
         role = "seed" if step.role == "seed" else "gradient" if whole else "contribution"
         if own is not None:
-            index = self._add(graph, own, step.name, role, of=receiver)
+            index = self._add(graph, own, name, role, of=receiver)
         else:  # the rule passes its gradient on unchanged, or the seed
-            index = self._pass_on(step, role, receiver)
+            index = self._pass_on(step, name, role, receiver)
         self.by_step[step.id] = index
-        self.boxes[index] = ("s", step.id)
+        self.tensors[index]["box"] = f"s{step.id}"
         self.gradients[index] = step.tensor.data
         if whole:
             self.tensors[receiver]["grad"] = index
@@ -155,7 +157,7 @@ class Collector:
             name = step.name if done else f"{step.name}{_subscript_sum(count)}"
             index = self._add(graph, graph.nodes[i], name, "gradient" if done else "contribution", of=receiver)
             self.tensors[index]["args"] = {"a": {"t": running}, "b": {"t": part}}
-            self.boxes[index] = ("s", step.id)
+            self.tensors[index]["box"] = f"s{step.id}"
             self.gradients[index] = graph.nodes[i].tensor.data
             self.uses[index] = self.uses[running] | self.uses[part]
             place = 1 + next(n for n, s in enumerate(self.steps) if s["tensor"] == part)
@@ -211,7 +213,6 @@ class Collector:
 
     def _place(self, record: dict[str, Any]) -> int:
         self.tensors.append(record)
-        self.boxes.append(None)
         return len(self.tensors) - 1
 
     def _inner(self, trace: Trace, node: Node) -> int:
@@ -219,9 +220,9 @@ class Collector:
         known = self.number.get(id(node.tensor))
         return known if known is not None else self._add(trace, node, node.name, "inner" if node.op else "constant")
 
-    def _pass_on(self, step: Step, role: str, receiver: int) -> int:
+    def _pass_on(self, step: Step, name: str, role: str, receiver: int) -> int:
         data = step.tensor.data
-        record = self._record(data, step.name, role, data.dtype.name) | {"of": receiver, "module": None}
+        record = self._record(data, name, role, data.dtype.name) | {"of": receiver, "module": None}
         if step.operands:
             record |= {"op": "identity", "args": {"x": {"t": self.by_step[step.operands[0]]}}, "moved": True}
         index = self._place(record)
@@ -304,20 +305,19 @@ class Collector:
     # ------------------------------------------------------------------------------------------ formulas, checks
 
     def _linked(self, expression: Symbol, gradients: Mapping[str, int]) -> str:
-        """The formula with "⟦3⟧" for the name of tensor 3."""
-        before = []
-        for leaf in expression.leaves():
-            if isinstance(leaf, Symbol):
-                node = None if leaf.node is None else self.backward.forward.nodes[leaf.node]
-                index = gradients.get(leaf.args[0]) if node is None else self.number.get(id(node.tensor))
-                if index is not None:
-                    before.append((leaf, leaf.args))
-                    leaf.args = (f"⟦{index}⟧",)
-        try:
-            return expression.text("math")
-        finally:
-            for leaf, args in before:
-                leaf.args = args
+        """The formula with "⟦3⟧" for the name of tensor 3; a value that is only a transpose is shown as one."""
+
+        def link(leaf: Symbol) -> Symbol | None:
+            if leaf.node is None:
+                index = gradients.get(leaf.args[0])
+                return None if index is None else Symbol.named(f"⟦{index}⟧", leaf.like)
+            node = self.backward.forward.nodes[leaf.node]
+            if node.name.endswith("ᵀ") and not node.named:
+                return substitute(expression_of(self.backward.forward, node), link)
+            index = self.number.get(id(node.tensor))
+            return None if index is None else Symbol.named(f"⟦{index}⟧", leaf.like, leaf.node)
+
+        return substitute(expression, link).text("math")
 
     def _check(self) -> None:
         """Put a finite difference beside every gradient: number by number, or along one direction if it is large."""

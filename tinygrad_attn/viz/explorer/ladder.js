@@ -13,35 +13,37 @@ class Ladder {
     this.view = null;
   }
 
-  /** Shows one drawing: {svg, boxes: the DOT id of the box that shows each tensor, or null}; without an SVG, a list. */
+  /** Shows one drawing; without an SVG, a list. A box of the SVG has the class of every tensor that it shows. */
   show(drawing) {
     this.nodes.clear();
     this.edges = [];
     this.marked = [];
     this.root.querySelector(".drawing")?.remove();
-    const element = drawing.svg ? this.fromSvg(drawing) : this.fromList();
+    const element = drawing ? this.fromSvg(drawing) : this.fromList();
     this.root.prepend(element);
     this.fit();
   }
 
   fromSvg(drawing) {
-    const parsed = new DOMParser().parseFromString(drawing.svg, "image/svg+xml").documentElement;
+    const parsed = new DOMParser().parseFromString(drawing, "image/svg+xml").documentElement;
     const svg = document.importNode(parsed, true);
     svg.classList.add("drawing");
     svg.removeAttribute("width");
     svg.removeAttribute("height");
     svg.setAttribute("role", "group");
     svg.setAttribute("aria-label", this.language.text("ladder"));
-    const standsFor = new Map();
-    drawing.boxes.forEach((box, index) => {
-      if (box !== null) standsFor.set(box, [...(standsFor.get(box) ?? []), index]);
-    });
+    const shown = new Map(this.tensors.filter((tensor) => tensor.box).map((tensor) => [tensor.box, tensor]));
+    const boxes = new Map(); // DOT id -> what its box shows
+    const edges = [];
     for (const group of svg.querySelectorAll("g")) {
-      const title = group.querySelector(":scope > title")?.textContent ?? "";
-      group.removeAttribute("id"); // several pages may share a document
-      group.querySelector(":scope > title")?.remove();
-      if (group.classList.contains("node") && standsFor.has(title)) this.adoptNode(group, standsFor.get(title));
-      else if (group.classList.contains("edge")) this.adoptEdge(group, title, standsFor);
+      const title = group.querySelector(":scope > title");
+      title?.remove();
+      if (group.classList.contains("edge")) edges.push([group, title.textContent]);
+      else if (group.classList.contains("node")) boxes.set(title.textContent, this.adoptNode(group, shown));
+    }
+    for (const [group, title] of edges) {
+      const [tail, head] = title.split("->").map((end) => boxes.get(end.split(":")[0]) ?? []);
+      this.edges.push({ group, ends: [tail, head] });
     }
     for (const link of svg.querySelectorAll("a")) link.replaceWith(...link.childNodes);
     this.home = svg.viewBox.baseVal.width ? [...svg.getAttribute("viewBox").split(/[\s,]+/).map(Number)] : [0, 0, 100, 100];
@@ -50,29 +52,26 @@ class Ladder {
     return svg;
   }
 
-  adoptNode(group, indices) {
-    const members = indices.map((i) => this.tensors[i]);
+  adoptNode(group, shown) {
+    const members = [...group.classList].map((name) => shown.get(name)).filter(Boolean);
+    if (!members.length) return [];
     const last = members.at(-1);
-    group.classList.add(`role-${last.role}`, last.isBackward ? "lane-backward" : "lane-forward");
+    group.classList.add(last.isBackward ? "lane-backward" : "lane-forward");
     group.setAttribute("role", "button");
     group.setAttribute("tabindex", "-1");
     group.setAttribute("aria-label", last.name);
     group.dataset.last = last.index;
-    for (const i of indices) {
-      if (!this.nodes.has(i)) this.nodes.set(i, []);
-      this.nodes.get(i).push(group);
-    }
+    for (const member of members) this.nodes.set(member.index, [...(this.nodes.get(member.index) ?? []), group]);
     const activate = () => this.choose(last);
     group.addEventListener("click", () => { if (!this.dragged) activate(); });
     group.addEventListener("keydown", (event) => {
       if (event.key === "Enter") { event.stopPropagation(); activate(); }
     });
+    return members.map((member) => member.index);
   }
 
-  adoptEdge(group, title, standsFor) {
-    const [tail, head] = title.split("->").map((end) => end.split(":")[0]);
-    this.edges.push({ group, ends: [standsFor.get(tail) ?? [], standsFor.get(head) ?? []] });
-  }
+  /** The box of the collapsed module that hides a tensor, or null. */
+  moduleBoxOf(index) { return this.nodes.get(index)?.find((group) => group.classList.contains("module")) ?? null; }
 
   fromList() { // no dot when the page was written: values left, their gradients right, on one row
     this.svg = null;

@@ -76,7 +76,10 @@ class Matrix {
     const figure = make("figure", { class: "matrix" }, caption);
     if (!this.tensor.values) figure.append(this.summary());
     else if (this.isTable) figure.append(make("div", { class: "scroll" }, this.table(true)));
-    else figure.append(this.heatmap());
+    else {
+      figure.classList.add("heated");
+      figure.append(this.heatmap());
+    }
     return figure;
   }
 
@@ -224,4 +227,4 @@ class Matrix {
 }
 
 /** Axes of one name slice together; an axis without a name goes by its place from the right. */
-function axisKey(tensor, axis) { return tensor.axes?.[axis] ?? `axis ${axis - tensor.shape.length}`; }
+function axisKey(tensor, axis) { return tensor.axes?.[axis] ?? `axis −${tensor.shape.length - axis}`; }

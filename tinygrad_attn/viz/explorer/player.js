@@ -97,7 +97,7 @@ class Player {
 
   /** With modules collapsed, a run of steps inside one of them is a single stop: its last step. */
   findStops() {
-    const box = (i) => this.drawing.boxes[this.steps[i]?.tensor] ?? null;
+    const box = (i) => (i < this.steps.length ? this.ladder.moduleBoxOf(this.steps[i].tensor) : null);
     return new Set(this.steps.map((_, i) => i).filter((i) => box(i) === null || box(i) !== box(i + 1)));
   }
 
