@@ -50,10 +50,11 @@ def save(
     state = {name: _pack(_state_of(part), name, arrays) for name, part in parts.items()}
     blob: bytes = tensors.save(arrays)
     digest = hashlib.sha256(blob).hexdigest()
+    arrays_name = f"arrays-{digest[:16]}.safetensors"
     manifest = {
         "format": FORMAT,
         "version": VERSION,
-        "arrays": f"arrays-{digest[:16]}.safetensors",
+        "arrays": arrays_name,
         "sha256 of arrays": digest,
         "sha256 of state": _digest(state),
         "state": state,
@@ -61,7 +62,7 @@ def save(
     text = json.dumps(manifest, ensure_ascii=False, indent=1).encode()
     directory.mkdir(parents=True, exist_ok=True)
     try:
-        _write(directory / manifest["arrays"], blob)
+        _write(directory / arrays_name, blob)
         _write(directory / MANIFEST, text)
     except OSError as error:
         if error.errno not in DISK_FULL:

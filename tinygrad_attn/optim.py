@@ -41,20 +41,28 @@ class _Group:
             self.values[start:end].reshape(p.data.shape)
             for p, start, end in zip(params, self.starts, self.ends)
         ]
-        self.adopt()
+        for p, view in zip(params, self.views):
+            view[...] = p.data
+            p.data = view
 
-    def adopt(self) -> None:
-        """Copy values that live elsewhere into the flat buffer and let the parameter be a view of it."""
-        for i, (p, view) in enumerate(zip(self.params, self.views)):
-            if p.data is view:
+    def prepare(self) -> None:
+        """See to it that what has a gradient lives in the flat buffer and may be written."""
+        for p, view in zip(self.params, self.views):
+            if p.grad is None:
                 continue
             if p.data.dtype != view.dtype:
                 raise TypeError(
-                    f"step: {_describe(p, i)} was {view.dtype} when the optimizer was made and "
-                    f"is {p.data.dtype} now; make a new optimizer after converting a model"
+                    f"step: {_describe(p)} was {view.dtype} when the optimizer was made and is "
+                    f"{p.data.dtype} now; make a new optimizer after converting a model"
                 )
-            view[...] = p.data
-            p.data = view
+            if not view.flags.writeable:
+                raise RuntimeError(
+                    f"step: {_describe(p)} is still needed by a live graph, whose gradients would be wrong; "
+                    "run backward() on the loss first, or delete it"
+                )
+            if p.data is not view:  # somebody assigned another array
+                view[...] = p.data
+                p.data = view
 
     def runs(self) -> Iterator[tuple[int, int]]:
         """Longest stretches [first, last) of neighbours with a gradient and equally many updates."""
@@ -113,14 +121,9 @@ class Optimizer:
 
     def step(self) -> None:
         """Update every parameter that has a gradient, in place."""
-        for i, p in enumerate(self.params):
-            if p.grad is not None and not p.data.flags.writeable:
-                raise RuntimeError(
-                    f"step: {_describe(p, i)} is still needed by a live graph, which would then be wrong; "
-                    "run backward() on the loss first, or delete it"
-                )
         for group in self.groups:
-            group.adopt()
+            group.prepare()
+        for group in self.groups:
             for first, last in group.runs():
                 grads = [p.grad.data.reshape(-1) for p in group.params[first:last] if p.grad is not None]
                 start, end = group.starts[first], group.ends[last - 1]
@@ -129,8 +132,13 @@ class Optimizer:
                 for low in range(start, end, CHUNK):
                     piece = slice(low, min(low + CHUNK, end))
                     moments = [moment[piece] for moment in group.moments.values()]
-                    p, g, t = group.values[piece], group.grads[piece], group.steps[first]
-                    self.update(p, g, moments, t, group.weight_decay)
+                    self.update(
+                        group.values[piece],
+                        group.grads[piece],
+                        moments,
+                        group.steps[first],
+                        group.weight_decay,
+                    )
 
     def update(self, p: Array, g: Array, moments: list[Array], t: int, weight_decay: float) -> None:
         """The rule, for the `t`-th update of one stretch of flat values `p`; it may overwrite `g`."""
@@ -162,13 +170,13 @@ class Optimizer:
             expected = self.moment_names if entry["step"] else ()
             if set(entry) != {"step", *expected}:
                 raise ValueError(
-                    f"load_state_dict: {_describe(self.params[i], i)} needs {sorted(expected)}, the state "
+                    f"load_state_dict: {_describe(self.params[i])} needs {sorted(expected)}, the state "
                     f"holds {sorted(set(entry) - {'step'})}; it comes from another kind of optimizer"
                 )
             for name in expected:
                 if np.shape(entry[name]) != group.views[j].shape:
                     raise ValueError(
-                        f"load_state_dict: {name} of {_describe(self.params[i], i)} has shape "
+                        f"load_state_dict: {name} of {_describe(self.params[i])} has shape "
                         f"{np.shape(entry[name])}, the parameter {group.views[j].shape}"
                     )
         self.lr = float(state["lr"])
@@ -286,7 +294,7 @@ def clip_grad_norm(params: Iterable[Tensor], max_norm: float) -> float:
     if not math.isfinite(norm):
         bad = next(i for i, square in enumerate(squares) if not math.isfinite(square))
         raise FloatingPointError(
-            f"clip_grad_norm: the gradient of {_describe(owners[bad], bad)} is not finite; "
+            f"clip_grad_norm: the gradient of {_describe(owners[bad])} is not finite; "
             "run the step under ta.detect_anomaly() to find the operation"
         )
     if norm > max_norm:
@@ -336,15 +344,16 @@ def accumulate(
 
 def _with_decay(params: Iterable[Any], weight_decay: float) -> Iterator[tuple[Any, float]]:
     for entry in params:
-        match entry:
-            case {"params": members, **options}:
-                decay = options.pop("weight_decay", weight_decay)
-                if options:
-                    raise TypeError(f"a parameter group takes params and weight_decay, not {sorted(options)}")
-                _positive("parameter group", weight_decay=decay)
-                yield from ((p, decay) for p in members)
-            case (str(), p) | p:
-                yield p, 0.0 if isinstance(p, Parameter) and len(p.shape) == 1 else weight_decay
+        if isinstance(entry, Mapping):
+            members, options = entry["params"], {k: v for k, v in entry.items() if k != "params"}
+            decay = options.pop("weight_decay", weight_decay)
+            if options:
+                raise TypeError(f"a parameter group takes params and weight_decay, not {sorted(options)}")
+            _positive("parameter group", weight_decay=decay)
+            yield from ((p, decay) for p in members)
+        else:
+            p = entry[1] if isinstance(entry, tuple) else entry  # (name, parameter)
+            yield p, 0.0 if isinstance(p, Parameter) and p.ndim == 1 else weight_decay
 
 
 def _positive(where: str, **values: float) -> None:
@@ -353,5 +362,5 @@ def _positive(where: str, **values: float) -> None:
             raise ValueError(f"{where}: {name} must be a finite number >= 0, got {value}")
 
 
-def _describe(p: Tensor, index: int) -> str:
-    return f"parameter {index} ({p.name or 'unnamed'}, shape {p.data.shape})"
+def _describe(p: Tensor) -> str:
+    return f"{p.name or 'an unnamed parameter'} of shape {p.shape}"
