@@ -28,6 +28,7 @@ SCRIPTS = ("strings.js", "cells.js", "matrix.js", "ladder.js", "timeline.js", "c
 LANGUAGES = ("en", "zh")
 ELEMENTWISE = {"negative", "exp", "log", "sqrt", "tanh", "sin", "cos", "abs", "relu", "sigmoid", "silu", "gelu", "clip"}
 LARGE = 60  # boxes: a larger drawing is not what the page opens with
+RATIO = "1.05"  # height to width of the pane that shows a drawing, whose space the rows then use
 LARGEST = 400  # boxes: a larger drawing is left out where a collapsed one shows the whole
 
 
@@ -134,8 +135,9 @@ def drawings(backward: Backward, depth: int | None) -> dict[str, Any]:
     ladders: list[str] = []
     level = 0
     for limit in [*range(1, deepest), None]:
-        options: Options = {**DEFAULTS, "depth": limit, "max_nodes": None, "legend": False, "show_shapes": False}
+        options: Options = {**DEFAULTS, "depth": limit, "max_nodes": None, "legend": False, "show_shapes": False, "show_formulas": False}
         picture = ladder_picture(backward, options)
+        picture.attributes["ratio"] = RATIO
         if len(picture.boxes) > LARGEST and ladders:
             break
         try:

@@ -71,7 +71,7 @@ class CellExplainer {
   }
 
   operand(arg, index) {
-    if (!("t" in arg)) return { number: asNumber(arg.v) };
+    if (!("t" in arg)) return { number: asNumber(arg.v), name: arg.name };
     const tensor = this.tensors[arg.t];
     return tensor.isInner ? this.expand(tensor, index) : { ref: tensor, index };
   }
@@ -81,6 +81,7 @@ class CellExplainer {
     const op = tensor.op;
     if (op === null || op === undefined) return { ref: tensor, index };
     if (tensor.map !== undefined || tensor.moved) return this.move(tensor, index, args);
+    if (tensor.lands) return this.landed(tensor, index, args[0]);
     if (op === "matmul") return this.matmul(index, args);
     if (op === "softmax" || op === "log_softmax") return this.softmax(tensor, index);
     if (op === "masked_fill") return this.maskedFill(tensor, index);
@@ -137,6 +138,16 @@ class CellExplainer {
       flat -= source.size;
     }
     return { number: 0 };
+  }
+
+  /** Everything that was added at this cell: several rows where a token occurs several times, none where it does not. */
+  landed(tensor, index, arg) {
+    if (index.some((i) => typeof i === "string")) return { hidden: this.tensors[arg.t] };
+    tensor.landing ??= decode(tensor.lands, Int32Array);
+    const [flat, source] = [tensor.flat(index), this.tensors[arg.t]];
+    const terms = [];
+    tensor.landing.forEach((place, from) => { if (place === flat) terms.push(this.operand(arg, source.unravel(from))); });
+    return terms.length > 1 ? { sum: "", terms } : terms[0] ?? { number: 0 };
   }
 
   sum(count, makeTerm) {
@@ -309,14 +320,15 @@ function writeTree(tree, mode, digits = 3) {
       return bracket(number(values[node.ref.flat(node.index)]), strength);
     }
     if (node.hidden) return [{ tensor: node.hidden, text: node.hidden.name }, "[…]"];
+    if (node.name && mode === "symbols") return [node.name];
     if ("number" in node) return bracket(number(node.number, node.exact || Number.isInteger(node.number)), strength);
     if (node.whole) return [`${node.whole}(`, ...join(node.tensors.map((t) => [{ tensor: t, text: t.name }]), ", "), ")"];
     if (node.call) {
       if (node.call === "sqrt") return ["√", ...write(node.terms[0], 4)];
       return [`${node.call}(`, ...join(shorten(node.terms.map((t) => write(t, 0))), ", "), ")"];
     }
-    if (node.sum) {
-      if (mode === "symbols") return wrap([`Σ${subscript(node.sum)} `, ...write(node.body, 2)], strength > 1);
+    if (node.sum !== undefined) {
+      if (mode === "symbols" && node.body) return wrap([`Σ${subscript(node.sum)} `, ...write(node.body, 2)], strength > 1);
       return wrap(join(shorten(node.terms.map((t) => write(t, 1))), " + "), strength > 0);
     }
     const own = STRENGTH[node.operator];

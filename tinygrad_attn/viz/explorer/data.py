@@ -4,7 +4,7 @@
     modules    [{path, kind, parent}]                 one per module call
     tensors    [{name, role, shape, dtype, axes, ticks, ...}]  , addressed by index:
         role   parameter, input, constant, operation | seed, gradient, contribution | inner (inside a rule, not shown)
-        op, args   the operation that made it; args by name: {"t": tensor}, {"v": literal} or {"list": [...]}
+        op, args   the operation that made it; args by name: {"t": tensor}, {"v": literal, "name"?} or {"list": [...]}
         data   base64 of little-endian float32 in row-major order, or
         stats  {min, mean, max, counts} where there are too many numbers to ship
         map    for an operation that only moves numbers: base64 int32, per cell the flat cell it came from (-1: a zero)
@@ -22,6 +22,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -97,13 +98,10 @@ class Collector:
             record["nograd"] = "detached" if any(twins) else "constant"
         elif node.id not in self.backward.gradients:
             record["nograd"] = "unused"
-        formula = ""
-        if node.tensor.op is not None:
-            formula = self._linked(expression_of(forward, node), {})
-        self.steps.append(
-            {"lane": "forward", "kind": "op" if node.op else "leaf", "tensor": index, "formula": formula}
-            | {"reads": self._reads(index)}
-        )
+        reads = self._reads(index)
+        formula = self._linked(expression_of(forward, node), {}, reads) if node.op else ""
+        kind = "op" if node.op else "leaf"
+        self.steps.append({"lane": "forward", "kind": kind, "tensor": index, "formula": formula, "reads": reads})
 
     def _backward(self, step: Step) -> None:
         graph, target = self.backward.graph, self.backward.forward.nodes[step.target]
@@ -134,11 +132,12 @@ class Collector:
         elif step.role == "unbroadcast":
             self.uses[index] = self.uses[self.by_step[step.operands[0]]]
         names = {self.backward.steps[o].name: self.by_step[o] for o in step.operands}
-        page_step = {"lane": "backward", "kind": step.role, "tensor": index, "reads": self._reads(index)}
-        page_step["formula"] = self._linked(step.expression, names)
-        if step.of is not None:
-            page_step["rule"] = self._owner(step.of)
-        self.steps.append(page_step)
+        reads = self._reads(index)
+        self.steps.append(
+            {"lane": "backward", "kind": step.role, "tensor": index, "reads": reads}
+            | {"formula": self._linked(step.expression, names, reads)}
+            | ({} if step.of is None else {"rule": self._owner(step.of)})
+        )
 
     def _owner(self, of: int) -> int:
         """The forward value whose rule ran; for an operation with several outputs, its first."""
@@ -235,7 +234,7 @@ class Collector:
         if isinstance(argument, Operand):
             node = trace.nodes[argument.id]
             if node.is_scalar_constant:
-                return {"v": _literal(node.tensor.item())}
+                return {"v": _literal(node.tensor.item())} | ({"name": node.name} if node.named else {})
             return {"t": self._inner(trace, node)}
         if isinstance(argument, tuple) and any(isinstance(a, Operand) for a in argument):
             return {"list": [self._argument(trace, a, parameter) for a in argument]}
@@ -304,7 +303,7 @@ class Collector:
 
     # ------------------------------------------------------------------------------------------ formulas, checks
 
-    def _linked(self, expression: Symbol, gradients: Mapping[str, int]) -> str:
+    def _linked(self, expression: Symbol, gradients: Mapping[str, int], reads: Sequence[int]) -> str:
         """The formula with "⟦3⟧" for the name of tensor 3; a value that is only a transpose is shown as one."""
 
         def link(leaf: Symbol) -> Symbol | None:
@@ -317,7 +316,11 @@ class Collector:
             index = self.number.get(id(node.tensor))
             return None if index is None else Symbol.named(f"⟦{index}⟧", leaf.like, leaf.node)
 
-        return substitute(expression, link).text("math")
+        text = substitute(expression, link).text("math")
+        for (name, *_), index in self.arrays.items():
+            if index in reads:
+                text = re.sub(rf"\b{name}\b", f"⟦{index}⟧", text)
+        return text
 
     def _check(self) -> None:
         """Put a finite difference beside every gradient: number by number, or along one direction if it is large."""

@@ -2,9 +2,10 @@
 
 class Ladder {
   /** `choose(tensor)` is called when a node is clicked or activated. */
-  constructor(root, tensors, language, choose) {
+  constructor(root, tensors, steps, language, choose) {
     this.root = root;
     this.tensors = tensors;
+    this.steps = steps;
     this.choose = choose;
     this.language = language;
     this.nodes = new Map(); // tensor index -> the SVG groups (or buttons) that stand for it
@@ -38,6 +39,7 @@ class Ladder {
     for (const group of svg.querySelectorAll("g")) {
       const title = group.querySelector(":scope > title");
       title?.remove();
+      if (group.classList.contains("cluster")) group.classList.add(title.textContent.replace("cluster_", ""));
       if (group.classList.contains("edge")) edges.push([group, title.textContent]);
       else if (group.classList.contains("node")) boxes.set(title.textContent, this.adoptNode(group, shown));
     }
@@ -45,6 +47,7 @@ class Ladder {
       const [tail, head] = title.split("->").map((end) => boxes.get(end.split(":")[0]) ?? []);
       this.edges.push({ group, ends: [tail, head] });
     }
+    this.placeFolded();
     for (const link of svg.querySelectorAll("a")) link.replaceWith(...link.childNodes);
     this.home = svg.viewBox.baseVal.width ? [...svg.getAttribute("viewBox").split(/[\s,]+/).map(Number)] : [0, 0, 100, 100];
     this.svg = svg;
@@ -68,6 +71,15 @@ class Ladder {
       if (event.key === "Enter") { event.stopPropagation(); activate(); }
     });
     return members.map((member) => member.index);
+  }
+
+  /** A value that is folded into the formula of its only reader has no box of its own: that reader's box stands for it. */
+  placeFolded() {
+    for (const step of [...this.steps].reverse()) {
+      if (this.nodes.has(step.tensor)) continue;
+      const reader = this.steps.find((other) => other.reads.includes(step.tensor) && this.nodes.has(other.tensor));
+      if (reader) this.nodes.set(step.tensor, this.nodes.get(reader.tensor));
+    }
   }
 
   /** The box of the collapsed module that hides a tensor, or null. */

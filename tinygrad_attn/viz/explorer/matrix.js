@@ -63,6 +63,7 @@ class Matrix {
     this.leading = shape.slice(0, -2).map((n, axis) => Math.min(this.slice.get(axisKey(tensor, axis)) ?? 0, n - 1));
     this.base = this.leading.reduce((sum, i, axis) => sum + i * tensor.strides[axis], 0);
     this.cells = new Map();
+    if (/^(bool|u?int)/.test(tensor.dtype)) this.digits = 0;
     this.element = this.build();
   }
 

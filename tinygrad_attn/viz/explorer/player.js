@@ -39,7 +39,7 @@ class Player {
     this.buildTransport();
     const ladder = this.find(".ladder");
     ladder.setAttribute("aria-label", t("ladder"));
-    this.ladder = new Ladder(ladder, this.tensors, this.language, (tensor) => this.visit(tensor));
+    this.ladder = new Ladder(ladder, this.tensors, this.steps, this.language, (tensor) => this.visit(tensor));
     ladder.replaceChildren(this.ladderTools());
     this.ladder.show(this.drawing);
     this.stops = this.findStops();
