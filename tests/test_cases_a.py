@@ -37,7 +37,7 @@ def equal(tensor, expected, **tolerance):
     return True
 
 
-# A01 ---------------------------------------------------------------------------------------------------------
+# A01 ----------------------------------------------------------------------------------------------------
 
 
 def test_A01_a_shared_interior_node_is_visited_once_and_in_order():
@@ -91,7 +91,7 @@ def test_A01_neighbours_doublings_under_create_graph():
     assert ta.grad(y * y, x, create_graph=True).item() == 2.0**121
 
 
-# A03 ---------------------------------------------------------------------------------------------------------
+# A03 ----------------------------------------------------------------------------------------------------
 
 
 def test_A03_deep_chains_do_not_hit_the_recursion_limit():
@@ -134,7 +134,7 @@ def test_A03_neighbours_deep_chains_in_create_graph_and_through_joint_operations
     del y
 
 
-# A04 ---------------------------------------------------------------------------------------------------------
+# A04 ----------------------------------------------------------------------------------------------------
 
 
 def test_A04_the_gradient_of_a_broadcast_operand_is_summed_back_to_its_shape():
@@ -153,7 +153,9 @@ def test_A04_the_gradient_of_a_broadcast_operand_is_summed_back_to_its_shape():
     assert equal(s.grad, 10.0)
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (4,), (1, 1), (3, 1), (1, 4), (2, 1, 1), (1, 3, 1), (2, 3, 4)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(), (1,), (4,), (1, 1), (3, 1), (1, 4), (2, 1, 1), (1, 3, 1), (2, 3, 4)], ids=str
+)
 def test_A04_neighbours_every_way_to_stretch_on_both_sides(shape):
     full = arange(24, 2, 3, 4) + 1
     for f in (lambda a, b: a * b, lambda a, b: b * a, lambda a, b: ta.where(True, a * b, b)):
@@ -165,7 +167,7 @@ def test_A04_neighbours_every_way_to_stretch_on_both_sides(shape):
         assert equal(a.grad, expected.reshape(shape)) and equal(b.grad, np.full((2, 3, 4), 2.0))
 
 
-# A05 ---------------------------------------------------------------------------------------------------------
+# A05 ----------------------------------------------------------------------------------------------------
 
 
 def test_A05_centering_with_a_seed_of_ones_is_zero():
@@ -177,7 +179,7 @@ def test_A05_centering_with_a_seed_of_ones_is_zero():
     assert equal(x.grad, [0.75, -0.25, -0.25, -0.25])
 
 
-# A08 ---------------------------------------------------------------------------------------------------------
+# A08 ----------------------------------------------------------------------------------------------------
 
 
 def test_A08_norm_and_square_root_at_zero():
@@ -219,7 +221,7 @@ def test_A08_neighbours_the_norm_of_tiny_and_huge_vectors(scale):
     assert equal(y, 5 * scale) and equal(x.grad, [0.6, 0.8])
 
 
-# A09 ---------------------------------------------------------------------------------------------------------
+# A09 ----------------------------------------------------------------------------------------------------
 
 
 def test_A09_ties_split_the_gradient_and_kinks_have_gradient_zero():
@@ -280,7 +282,7 @@ def test_A09_neighbours_extrema_of_rows_of_infinity():
     assert equal(x.grad, [[0.5, 0.5], [0, 1]])
 
 
-# A13 ---------------------------------------------------------------------------------------------------------
+# A13 ----------------------------------------------------------------------------------------------------
 
 
 def test_A13_a_numpy_array_or_scalar_on_the_left():
@@ -297,7 +299,16 @@ def test_A13_a_numpy_array_or_scalar_on_the_left():
     assert e.dtype == bool and e.shape == (2,) and e.data.all()
 
 
-LEFT = [np.array([3.0, 4.0]), np.array(3.0), np.float64(3.0), np.float32(3.0), np.int64(3), np.array([3, 4]), 3, 3.0]
+LEFT = [
+    np.array([3.0, 4.0]),
+    np.array(3.0),
+    np.float64(3.0),
+    np.float32(3.0),
+    np.int64(3),
+    np.array([3, 4]),
+    3,
+    3.0,
+]
 LEFT += [np.array([[3.0], [4.0]]), True, np.bool_(True)]
 
 
@@ -346,7 +357,14 @@ def test_A13_neighbours_numpy_functions_on_both_kinds_together():
 def test_A13_neighbours_float32_stays_float32_beside_numpy_scalars():
     t = ta.Tensor([1.0, 2.0], requires_grad=True)
     assert t.dtype == np.float32
-    for y in (np.float64(2) * t, t / np.sqrt(np.float64(3)), t * np.array(2.0), np.array(2.0) - t, t**2, 2**t):
+    for y in (
+        np.float64(2) * t,
+        t / np.sqrt(np.float64(3)),
+        t * np.array(2.0),
+        np.array(2.0) - t,
+        t**2,
+        2**t,
+    ):
         assert y.dtype == np.float32
     for y in (t + C(1.0), ta.where(t > 1, t, np.float64(0)), ta.maximum(t, 0.0), t * 2, t + True):
         assert y.dtype == np.float32
@@ -361,7 +379,7 @@ def test_A13_neighbours_an_array_is_updated_in_place_by_a_detached_tensor():
         w -= 0.5 * g
 
 
-# A14 ---------------------------------------------------------------------------------------------------------
+# A14 ----------------------------------------------------------------------------------------------------
 
 
 def test_A14_reflected_operators_keep_their_order():
@@ -392,7 +410,8 @@ def test_A14_neighbours_with_arrays_and_lists_on_either_side():
     x = T(np.eye(2))
     (np.array([[1.0, 2.0], [3.0, 4.0]]) @ x).sum().backward()
     assert equal(x.grad, [[4, 4], [6, 6]])
-    assert equal([1.0, 2.0] + T([1.0, 2.0]), [2, 4]) and equal(T([1.0, 2.0]) - [1.0, 2.0], [0, 0])
+    numbers = [1.0, 2.0]
+    assert equal(numbers + T(numbers), [2, 4]) and equal(T(numbers) - numbers, [0, 0])
 
 
 def test_A14_neighbours_unknown_types_are_refused():
@@ -406,7 +425,7 @@ def test_A14_neighbours_unknown_types_are_refused():
     assert T(1.0) * Other() == "other"
 
 
-# A16 ---------------------------------------------------------------------------------------------------------
+# A16 ----------------------------------------------------------------------------------------------------
 
 
 def test_A16_a_matrix_product_where_one_operand_has_fewer_stack_axes():
@@ -450,7 +469,7 @@ def test_A16_neighbours_vectors_and_stacks_on_either_side(left, right):
         ta.gradcheck(lambda a, b: a @ b, [a, b], order=2)
 
 
-# A17 ---------------------------------------------------------------------------------------------------------
+# A17 ----------------------------------------------------------------------------------------------------
 
 
 def test_A17_reductions_over_tuple_and_negative_axes():
@@ -517,7 +536,7 @@ def test_A17_neighbours_every_reduction_over_every_kind_of_axis(name, axis, keep
         ta.gradcheck(lambda x: f(x, axis=axis, keepdims=keepdims), x)
 
 
-# A18 ---------------------------------------------------------------------------------------------------------
+# A18 ----------------------------------------------------------------------------------------------------
 
 
 def test_A18_transpose_with_negative_axes_reshape_after_transpose_and_negative_steps():
@@ -539,10 +558,11 @@ def test_A18_neighbours_every_permutation_with_negative_numbers_or_as_a_tuple():
     for axes in permutations(range(3)):
         for negative in product([0, 3], repeat=3):
             mixed = tuple(a - n for a, n in zip(axes, negative))
-            for y in (lambda x: x.transpose(mixed), lambda x: x.transpose(*mixed), lambda x: x.transpose(list(mixed))):
+            for arguments in (mixed, (mixed,), (list(mixed),)):
                 x = T(np.zeros((2, 3, 4)))
-                seed = np.random.default_rng(0).standard_normal(y(x).shape)
-                y(x).backward(seed)
+                y = x.transpose(*arguments)
+                seed = np.random.default_rng(0).standard_normal(y.shape)
+                y.backward(seed)
                 assert equal(x.grad, seed.transpose(np.argsort(axes)))
 
 
@@ -564,7 +584,7 @@ def test_A18_neighbours_a_tensor_made_of_a_view_and_a_seed_that_is_one():
     assert equal(x.grad, 2 * base.T)
 
 
-# A19 ---------------------------------------------------------------------------------------------------------
+# A19 ----------------------------------------------------------------------------------------------------
 
 
 def test_A19_integer_tensors_cannot_want_gradients():
@@ -586,7 +606,9 @@ def test_A19_swapping_integers_in_later_is_refused():
         u.requires_grad = True
 
 
-@pytest.mark.parametrize("data", [[True, False], np.arange(3, dtype=np.int8), np.uint8(3), 5, np.zeros(2, bool)], ids=repr)
+@pytest.mark.parametrize(
+    "data", [[True, False], np.arange(3, dtype=np.int8), np.uint8(3), 5, np.zeros(2, bool)], ids=repr
+)
 def test_A19_neighbours_other_integers_and_booleans(data):
     with pytest.raises(TypeError, match="float"):
         ta.Tensor(data, requires_grad=True)
@@ -616,13 +638,13 @@ def test_A19_neighbours_integers_beside_floats():
 
 def test_A19_comparisons_and_positions_never_want_gradients():
     t = T([1.0, 3.0, 2.0])
-    for y in (t > 1, t == t, t != 2, 2 <= t):
+    for y in (t > 1, t == t, t != 2, t <= 2):
         assert y.dtype == bool and not y.requires_grad
     assert np.argmax(t) == 1 and not getattr(np.argmax(t), "requires_grad", False)
     assert equal(t[t > 1], [3, 2]) and t[np.argmax(t)].item() == 3
 
 
-# A21 ---------------------------------------------------------------------------------------------------------
+# A21 ----------------------------------------------------------------------------------------------------
 
 
 def test_A21_iteration_0d_tensors_and_len():
@@ -637,7 +659,7 @@ def test_A21_iteration_0d_tensors_and_len():
         with pytest.raises(TypeError, match="0-d"):
             bad(s)
     assert s[None].shape == (1,) and s[...].shape == () and s[()].item() == 5
-    with pytest.raises(IndexError, match="getitem.*3"):
+    with pytest.raises(IndexError, match=r"getitem.*3"):
         t[3]
     with pytest.raises(IndexError):
         s[0]
@@ -665,7 +687,7 @@ def test_A21_neighbours_conversions():
     for bad in (float, int, lambda t: t.item()):
         with pytest.raises((TypeError, ValueError)):
             bad(T([1.0, 2.0]))
-    with pytest.raises(ValueError, match="ambiguous|truth"):
+    with pytest.raises(ValueError, match=r"ambiguous|truth"):
         bool(T([1.0, 2.0]))
     with pytest.raises((TypeError, ValueError)):
         bool(T([]))
@@ -674,7 +696,9 @@ def test_A21_neighbours_conversions():
     assert [1, 2, 3][ta.Tensor(1)] == 2 and list(range(ta.Tensor(2))) == [0, 1]
 
 
-@pytest.mark.parametrize("index", [None, ..., (..., None), (None, 0), (slice(None), None), (0, ...), (), slice(3, 0, -2)], ids=repr)
+@pytest.mark.parametrize(
+    "index", [None, ..., (..., None), (None, 0), (slice(None), None), (0, ...), (), slice(3, 0, -2)], ids=repr
+)
 def test_A21_neighbours_indices_of_all_kinds(index):
     x = arange(12, 4, 3)
     t = T(x)
@@ -715,13 +739,15 @@ def test_A21_neighbours_indices_that_are_tensors_and_indices_that_change_later()
     assert equal(t.grad, [10, 1, 1])
 
 
-@pytest.mark.parametrize("bad", [1.0, "x", [0.5], [3], (0, 0), [True], slice("a", None), np.array([1.5])], ids=repr)
+@pytest.mark.parametrize(
+    "bad", [1.0, "x", [0.5], [3], (0, 0), [True], slice("a", None), np.array([1.5])], ids=repr
+)
 def test_A21_neighbours_bad_indices_name_the_operation(bad):
     with pytest.raises((IndexError, TypeError), match="getitem"):
         T([1.0, 2.0, 3.0])[bad]
 
 
-# A22 ---------------------------------------------------------------------------------------------------------
+# A22 ----------------------------------------------------------------------------------------------------
 
 
 def test_A22_tensors_are_keys_by_identity_and_optimizers_never_compare_values():
@@ -754,7 +780,7 @@ def test_A22_neighbours_equality_is_elementwise_in_values():
     assert (x == None) is False or not np.any((x == None).data)  # noqa: E711
 
 
-# A23 ---------------------------------------------------------------------------------------------------------
+# A23 ----------------------------------------------------------------------------------------------------
 
 
 def test_A23_two_leaves_with_the_same_value_are_two_leaves():
@@ -778,7 +804,7 @@ def test_A23_neighbours_tensors_made_of_one_array_share_nothing():
     assert a.data.tolist() == [7, 1, 1]
 
 
-# A24 ---------------------------------------------------------------------------------------------------------
+# A24 ----------------------------------------------------------------------------------------------------
 
 
 def test_A24_a_result_that_is_no_scalar_needs_a_seed_of_exactly_its_shape():
@@ -796,7 +822,9 @@ def test_A24_a_result_that_is_no_scalar_needs_a_seed_of_exactly_its_shape():
     assert equal(t.grad, [2, 20, 200])
 
 
-@pytest.mark.parametrize("kind", [list, tuple, np.array, lambda s: ta.Tensor(s), lambda s: np.array(s, np.float32)])
+@pytest.mark.parametrize(
+    "kind", [list, tuple, np.array, lambda s: ta.Tensor(s), lambda s: np.array(s, np.float32)]
+)
 def test_A24_neighbours_seeds_of_all_kinds(kind):
     t = T([1.0, 2.0, 3.0])
     (t * 2).backward(kind([1, 10, 100]))
@@ -830,7 +858,7 @@ def test_A24_neighbours_the_seed_is_not_changed_and_not_kept():
     assert given.tolist() == [1, 1, 1] and equal(u.grad, [2, 2, 2])
 
 
-# A26 ---------------------------------------------------------------------------------------------------------
+# A26 ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -908,14 +936,14 @@ def test_A26_neighbours_an_error_in_forward_or_backward_leaves_nothing():
     x = T([1.0, 2.0])
     y = x * 2
     refs = graph_of(y * 1)
-    for bad in (lambda: y @ np.ones((3, 3)), lambda: (y * 2).backward(), lambda: (y * 2).backward(np.ones(5))):
-        try:
-            bad()
-        except ValueError:
-            pass
-        else:
-            pytest.fail("no error")
-    del y, bad
+    for bad in (
+        lambda y: y @ np.ones((3, 3)),
+        lambda y: (y * 2).backward(),
+        lambda y: (y * 2).backward(np.ones(5)),
+    ):
+        with pytest.raises(ValueError):
+            bad(y)
+    del y
     x_ref = weakref.ref(x)
     del x
     assert x_ref() is None and all(r() is None for r in refs)
@@ -935,7 +963,7 @@ def test_A26_neighbours_interior_gradients_do_not_pile_up():
 def test_A26_neighbours_memory_stays_flat_over_500_steps():
     import tracemalloc
 
-    x = T(np.ones(1000))
+    x = T(np.ones(100_000))
 
     def step():
         loss = ((x * 2).tanh() @ x).sum()
@@ -952,10 +980,10 @@ def test_A26_neighbours_memory_stays_flat_over_500_steps():
         step()
     _, last = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert last < first * 1.5 + 20_000
+    assert last < 1.1 * first
 
 
-# A27 ---------------------------------------------------------------------------------------------------------
+# A27 ----------------------------------------------------------------------------------------------------
 
 
 class Model(ta.nn.Module):
@@ -999,7 +1027,9 @@ def test_A27_a_tied_pair_stays_tied():
     assert a is b
 
 
-@pytest.mark.parametrize("way", [copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "way", [copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))], ids=["deepcopy", "pickle"]
+)
 def test_A27_neighbours_leaves_keep_dtype_name_wish_and_gradient(way):
     t = ta.Tensor(np.float32([1, 2]), requires_grad=True, name="W_Q")
     (t * t).sum().backward()
@@ -1023,7 +1053,7 @@ def test_A27_neighbours_copying_while_a_graph_holds_the_array():
     assert equal(t.grad, [2, 4])
 
 
-# A28 ---------------------------------------------------------------------------------------------------------
+# A28 ----------------------------------------------------------------------------------------------------
 
 
 def test_A28_concatenate_and_stack_track_every_use():
@@ -1089,7 +1119,7 @@ def test_A28_neighbours_bad_lists_name_the_operation_and_the_shapes(f):
     assert "(2, 3)" in str(caught.value) and "(3, 2)" in str(caught.value)
 
 
-# A29 ---------------------------------------------------------------------------------------------------------
+# A29 ----------------------------------------------------------------------------------------------------
 
 
 def test_A29_empty_tensors():
@@ -1158,7 +1188,7 @@ def test_A29_neighbours_a_batch_of_nothing_through_layers():
     assert equal(e.grad, np.zeros((4, 2)))
 
 
-# A30 ---------------------------------------------------------------------------------------------------------
+# A30 ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -1177,7 +1207,7 @@ def test_A30_neighbours_float16_and_float32_computed_inside():
         ta.gradcheck(lambda t: t.astype(np.float32) * 2, np.array([1.0]))
 
 
-# A33 ---------------------------------------------------------------------------------------------------------
+# A33 ----------------------------------------------------------------------------------------------------
 
 
 def test_A33_second_derivatives_of_powers_at_zero():
@@ -1258,7 +1288,7 @@ def test_A33_neighbours_second_derivatives_of_broadcast_rules(f):
     ta.gradcheck(f, [rng.standard_normal((2, 3)), rng.standard_normal((1, 3))], order=2)
 
 
-# A34 ---------------------------------------------------------------------------------------------------------
+# A34 ----------------------------------------------------------------------------------------------------
 
 
 def test_A34_backward_adds_a_second_pass_to_the_first():

@@ -17,6 +17,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from inspect import isgeneratorfunction
 from itertools import count
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -96,7 +97,18 @@ class _Switch:
             with type(self)():
                 return function(*args, **kwargs)
 
-        return wrapped  # type: ignore[return-value]
+        @functools.wraps(function)
+        def resumed(*args: Any, **kwargs: Any) -> Any:
+            generator, sent = function(*args, **kwargs), None
+            while True:  # switched while the generator runs, not while its caller does
+                with type(self)():
+                    try:
+                        value = generator.send(sent)
+                    except StopIteration as stop:
+                        return stop.value
+                sent = yield value
+
+        return resumed if isgeneratorfunction(function) else wrapped  # type: ignore[return-value]
 
 
 class no_grad(_Switch):
@@ -166,8 +178,8 @@ class Lock:
 class Node:
     """A value and how it was made.  `Tensor` adds everything that a user sees.
 
-    ``args`` holds all arguments of the operation in order, Tensors and plain parameters; it is None for a leaf, and
-    again once the graph is freed.
+    ``args`` holds all arguments of the operation in order, Tensors and plain parameters; it is None for a
+    leaf, and again once the graph is freed.
     """
 
     _data: Array
@@ -302,12 +314,12 @@ class Primitive:
         if self.variadic:
             if isinstance(args[0], Node) or not isinstance(args[0], Iterable):
                 raise TypeError(f"{self.name}: takes a sequence of tensors, got {type(args[0]).__name__}")
-            return (tuple(a if isinstance(a, Node) else Node.result_type(a) for a in args[0]), *args[1:])  # type: ignore[call-arg]
+            return (tuple(a if isinstance(a, Node) else Node.result_type(a) for a in args[0]), *args[1:])
         bound = [self._bind_one(i, a) for i, a in enumerate(args)]
         if not any(isinstance(bound[i], Node) for i in self.operands):
             for i in self.operands:
                 if args[i] is not None:
-                    bound[i] = Node.result_type(args[i])  # type: ignore[call-arg]
+                    bound[i] = Node.result_type(args[i])
         return tuple(bound)
 
     def _bind_one(self, position: int, a: Any) -> Any:
@@ -317,7 +329,7 @@ class Primitive:
             return a.copy() if isinstance(a, np.ndarray) and a.flags.writeable else a
         if isinstance(a, np.generic) or (isinstance(a, np.ndarray) and a.ndim == 0):
             return a.item()
-        return Node.result_type(a)  # type: ignore[call-arg]
+        return Node.result_type(a)
 
     def _complete(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         if len(args) > len(self.params):
@@ -337,8 +349,6 @@ class Primitive:
 
     def explain(self, error: Exception, values: Sequence[Any]) -> Exception:
         """The error of a failed forward, with the operation, the shapes and the remedy in it."""
-        if str(error).startswith(f"{self.name}: "):
-            return error
         operands = values[0] if self.variadic else [values[i] for i in self.operands]
         shapes = " and ".join(str(np.shape(a)) for a in operands)
         skipped = (0,) if self.variadic else self.operands
@@ -478,6 +488,10 @@ def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
             values.append(saved)
         out = op.forward(*values)
     except (ValueError, TypeError, IndexError) as error:
+        if str(error).startswith(f"{op.name}: ") and "gufunc" not in str(
+            error
+        ):  # NumPy's matmul names itself
+            raise
         raise op.explain(error, values) from error
     wanted = wanted and mode.recording and op.differentiable
     if op.many and not wanted:
@@ -571,8 +585,8 @@ def _walk(
 ) -> dict[Node, Array]:
     """Carry the seeds back through the graph; the gradients of ``inputs`` (None: of all leaves) come out.
 
-    Arrays flow, or Tensors under ``create_graph``.  A value is reached when all that was made from it is done,
-    so its gradient is complete, is used once and is dropped: interior gradients never pile up.
+    Arrays flow, or Tensors under ``create_graph``.  A value is reached when all that was made from it is
+    done, so its gradient is complete, is used once and is dropped: interior gradients never pile up.
     """
     mode = state.mode
     order = _ancestors(seeds)
@@ -600,7 +614,7 @@ def _walk(
             if create_graph:
                 mode.origin = Origin(node, "rule", -1)
                 out: Any = node
-                values = args if op.saves is None else (*args, op.saves(*args))
+                values = [*args] if op.saves is None else [*args, op.saves(*args)]
             else:
                 out = node._data
                 values = [a._data if isinstance(a, Node) else a for a in args]

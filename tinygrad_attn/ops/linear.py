@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from ..autograd import Array, Node, primitive
+from ..autograd import PRIMITIVES, Array, Node, derived, primitive
 from .shape import expand_dims, squeeze
 
 
@@ -43,7 +44,7 @@ matmul.gradients(a=_left, b=_right)
 
 def _vectors(a: Array, b: Array) -> Array:
     """A vector operand takes part as a matrix, and its axis is dropped again."""
-    a, b = (x if isinstance(x, Node) else Node.result_type(x) for x in (a, b))  # type: ignore[call-arg]
+    a, b = (x if isinstance(x, Node) else Node.result_type(x) for x in (a, b))
     left, right = a.ndim == 1, b.ndim == 1
     if left or right:
         dropped = (-2,) * left + (-1,) * right
@@ -64,9 +65,27 @@ def _matmul_remedy(a: Array, b: Array) -> str:
 matmul.remedy = _matmul_remedy
 
 
+@derived(numpy=np.dot)
+def dot(a: Array, b: Array) -> Array:
+    """`matmul` under its older name, for vectors and matrices.
+
+    >>> np.dot(np.array([1.0, 2.0]), ta.Tensor([3.0, 4.0]))
+    Tensor(11., dtype=float64)
+    """
+    if np.ndim(b) > 2:
+        raise ValueError(
+            f"dot: shapes {np.shape(a)} and {np.shape(b)} are stacks of matrices; use matmul or einsum"
+        )
+    return matmul(a, b)
+
+
 @primitive(method=None, variadic=True)
 def _einsum(operands: Sequence[Array], subscripts: str) -> Array:
     return np.einsum(subscripts, *operands, optimize=len(operands) > 2)
+
+
+_einsum.name = "einsum"
+PRIMITIVES["einsum"] = PRIMITIVES.pop("_einsum")
 
 
 @_einsum.joint_gradients
@@ -96,10 +115,10 @@ def einsum(subscripts: str, *operands: Array) -> Array:
     >>> ta.einsum("ij,ij->i", ta.Tensor([[1.0, 2.0]]), ta.Tensor([[3.0, 4.0]]))
     Tensor([11.])
     """
-    tensors = [x if isinstance(x, Node) else Node.result_type(x) for x in operands]  # type: ignore[call-arg]
+    tensors: list[Any] = [x if isinstance(x, Node) else Node.result_type(x) for x in operands]
     inputs, arrow, result = subscripts.replace(" ", "").partition("->")
     terms = inputs.split(",")
-    shapes = " and ".join(str(x.shape) for x in tensors)  # type: ignore[attr-defined]
+    shapes = " and ".join(str(x.shape) for x in tensors)
     if len(terms) != len(tensors):
         raise ValueError(
             f"einsum: {subscripts!r} names {len(terms)} operands, got {len(tensors)} of shapes {shapes}"
@@ -107,9 +126,9 @@ def einsum(subscripts: str, *operands: Array) -> Array:
     spare = [c for c in "ZYXWVUTSRQPONMLKJIHGFEDCBA" if c not in subscripts]
     most = 0
     for i, (term, x) in enumerate(zip(terms, tensors, strict=True)):
-        missing = x.ndim - len(term.replace("...", ""))  # type: ignore[attr-defined]
+        missing = x.ndim - len(term.replace("...", ""))
         if missing < 0 or (missing and "..." not in term):
-            raise ValueError(f"einsum: {term!r} does not name the axes of shape {x.shape} in {subscripts!r}")  # type: ignore[attr-defined]
+            raise ValueError(f"einsum: {term!r} does not name the axes of shape {x.shape} in {subscripts!r}")
         most = max(most, missing)
         terms[i] = term.replace("...", "".join(spare[:missing][::-1]))
         if len(set(terms[i])) < len(terms[i]):
