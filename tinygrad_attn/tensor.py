@@ -95,8 +95,8 @@ class Tensor(Node):
             raise RuntimeError("the data of an operation's result cannot be replaced: compute it anew")
         if self._lock is not None and self._lock() is not None and array is not self._data:
             raise RuntimeError(
-                f"the data of {self.name or 'this tensor'} is still needed by a graph: run backward() on it first,"
-                " or drop the values that were computed from it"
+                f"the data of {self.name or 'this tensor'} is still needed by a graph: run backward() on it"
+                " first, or drop the values that were computed from it"
             )
         self._data = array
 
@@ -242,9 +242,8 @@ class Tensor(Node):
         if method != "__call__":
             return NotImplemented
         if out is not None:  # an array is written: x -= lr * gradient
-            if any(isinstance(a, Node) for a in out) or (
-                autograd.state.mode.recording and any(isinstance(a, Node) and a._requires_grad for a in inputs)
-            ):
+            tracked = any(isinstance(a, Node) and a._requires_grad for a in inputs)
+            if any(isinstance(a, Node) for a in out) or (tracked and autograd.is_grad_enabled()):
                 raise TypeError(f"{ufunc.__name__}: out= would lose the graph; detach() the tensors first")
             return ufunc(*(a._data if isinstance(a, Node) else a for a in inputs), out=out, **kwargs)
         return _dispatch(ufunc, inputs, kwargs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 import numpy as np
@@ -184,29 +186,78 @@ def dropout(x: Array, p: float = 0.5, *, rng: np.random.Generator, training: boo
     return multiply(x, constant(keep.astype(x.dtype, copy=False)))
 
 
-def attention_weights(q: Array, k: Array, mask: Array, scale: float) -> Array:
-    """``softmax(q kT scale)`` with -inf where ``mask`` blocks."""
-    scores = (q * scale) @ k.mT  # (..., Tq, Tk)
-    return softmax.of(scores if mask is None else masked_fill.of(scores, mask, -np.inf), -1)
+def _attention_blocks(q: Array, k: Array, mask: Array) -> list[tuple[Any, Any]]:
+    """Blocks of queries, each with the keys that some query in it may see: half of the pairs, if causal."""
+    n, m = q.shape[-2], k.shape[-2]
+    size = max(64, n // 8)
+    if mask is None or mask.shape[-2:] != (n, m) or n < 2 * size:
+        return [(..., ...)]
+    seen = ~mask.reshape(-1, n, m).all(axis=0)
+    blocks = []
+    for start in range(0, n, size):
+        last = np.flatnonzero(seen[start : start + size].any(axis=0))
+        keys = slice(0, int(last[-1]) + 1 if last.size else 1)
+        blocks.append(((..., slice(start, start + size), slice(None)), (..., keys, slice(None))))
+    return blocks
 
 
-@primitive(method=None)
-def attention(q: Array, k: Array, v: Array, mask: Array, scale: float) -> Array:
-    """``softmax(q kT scale) v`` in one operation that keeps no Tq x Tk array for the backward pass.
+def _part(x: Array, index: Any) -> Array:
+    return x if index is ... else x[index]
+
+
+def attention_weights(q: Array, k: Array, v: Array, mask: Array, scale: float) -> list[Array]:
+    """``softmax(q kT scale)`` with -inf where ``mask`` blocks, for each block of queries."""
+    weights = []
+    for rows, keys in _attention_blocks(q, k, mask):
+        scores = (_part(q, rows) * scale) @ _part(k, keys).mT  # (..., rows, d) @ (..., d, keys)
+        if mask is not None:
+            scores = masked_fill.of(scores, mask if rows is ... else mask[..., rows[1], keys[1]], -np.inf)
+        weights.append(softmax.of(scores, -1))
+    return weights
+
+
+@primitive(method=None, saves=attention_weights)
+def attention(q: Array, k: Array, v: Array, mask: Array, scale: float, saved: Any) -> Array:
+    """``softmax(q kT scale) v`` in one operation, which passes over the blocks of pairs that ``mask`` blocks.
 
     Shapes: ``q`` (..., Tq, d), ``k`` (..., Tk, d), ``v`` (..., Tk, e), ``mask`` (..., Tq, Tk), boolean with
     True = blocked, or None; the result is (..., Tq, e).
     """
-    return attention_weights(q, k, mask, scale) @ v
+    blocks = _attention_blocks(q, k, mask)
+    return _joined([weights @ _part(v, keys) for weights, (_, keys) in zip(saved, blocks, strict=True)])
 
 
 @attention.joint_gradients
 def _attention_rule(
-    g: Array, out: Array, q: Array, k: Array, v: Array, mask: Array, scale: float
+    g: Array, out: Array, q: Array, k: Array, v: Array, mask: Array, scale: float, saved: Any
 ) -> tuple[Array, ...]:
-    weights = attention_weights(q, k, mask, scale)
-    dscores = weights * (g @ v.mT - (g * out).sum(-1, keepdims=True)) * scale
-    return dscores @ k, dscores.mT @ q, weights.mT @ g
+    dq, dk, dv = [], [], []
+    for weights, (rows, keys) in zip(saved, _attention_blocks(q, k, mask), strict=True):
+        dout = _part(g, rows)
+        dweights = dout @ _part(v, keys).mT
+        dscores = weights * (dweights - (dout * _part(out, rows)).sum(-1, keepdims=True))
+        dq.append(dscores @ (_part(k, keys) * scale))
+        dk.append(dscores.mT @ (_part(q, rows) * scale))
+        dv.append(weights.mT @ dout)
+    return _joined(dq), _piled(dk, k.shape), _piled(dv, v.shape)
+
+
+def _joined(blocks: list[Array]) -> Array:
+    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=-2)
+
+
+def _piled(parts: list[Array], shape: tuple[int, ...]) -> Array:
+    """The sum of gradients that begin at the first key and end at different ones."""
+    if len(parts) == 1:
+        return parts[0]
+    ends = sorted({part.shape[-2] for part in parts})
+    pieces = []
+    for start, end in zip([0, *ends], ends, strict=False):
+        reaching = [part[..., start:end, :] for part in parts if part.shape[-2] >= end]
+        pieces.append(functools.reduce(operator.add, reaching))
+    if ends[-1] < shape[-2]:
+        pieces.append(np.zeros((*shape[:-2], shape[-2] - ends[-1], shape[-1]), pieces[0].dtype))
+    return np.concatenate(pieces, axis=-2)
 
 
 attention.operands = (0, 1, 2)

@@ -76,8 +76,8 @@ def _reversed_axes(x: Node) -> Array:
     return transpose(x)
 
 
-Node.result_type.mT = property(_matrix_transpose)  # type: ignore[attr-defined]
-Node.result_type.T = property(_reversed_axes)  # type: ignore[attr-defined]
+Node.result_type.mT = property(_matrix_transpose)
+Node.result_type.T = property(_reversed_axes)
 
 
 @primitive(numpy=np.squeeze)
@@ -142,7 +142,7 @@ def stack(arrays: Sequence[Array], axis: int = 0) -> Array:
     >>> ta.stack([ta.Tensor(1.0), ta.Tensor(2.0)])
     Tensor([1., 2.])
     """
-    arrays = [a if isinstance(a, Node) else Node.result_type(a) for a in arrays]  # type: ignore[call-arg]
+    arrays = [a if isinstance(a, Node) else Node.result_type(a) for a in arrays]
     if len({a.shape for a in arrays}) != 1:
         shapes = ", ".join(str(a.shape) for a in arrays) or "none"
         raise ValueError(f"stack: needs tensors of one shape, got {shapes}; concatenate joins different ones")
