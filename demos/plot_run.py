@@ -35,7 +35,8 @@ def series(log, key):
 
 def smoothed(values, width):
     """Mean over up to `width` values around each."""
-    sums, counts = (np.convolve(x, np.ones(width), "same") for x in (values, np.ones(len(values))))
+    window = np.ones(min(width, len(values)))
+    sums, counts = (np.convolve(x, window, "same") for x in (values, np.ones(len(values))))
     return sums / counts
 
 
@@ -96,7 +97,7 @@ def read_attention(run):
 
 def plot_attention(run):
     """Every head's attention in the watched sentence, as it is now."""
-    from tinygrad_attn.viz import attention_heatmap
+    from tinygrad_attn.viz.heatmap import attention_heatmap
 
     tokens, steps, weights = read_attention(run)
     n_layer, n_head, T, _ = weights[-1].shape

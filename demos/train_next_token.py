@@ -233,7 +233,7 @@ class Run:
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / "attention").mkdir(exist_ok=True)
         self.write("config.json", json.dumps(asdict(self.settings), indent=2) + "\n")
-        self.write("attention/tokens.json", json.dumps(list(self.watched), ensure_ascii=False))
+        self.write("attention/tokens.json", json.dumps(list(self.tokenizer.decode(self.watched))))
 
     def save(self):
         ta.checkpoint.save(
@@ -275,11 +275,11 @@ class Run:
 
     @property
     def watched(self):
-        return self.tokenizer.decode(self.val_ids[:WATCHED_TOKENS])
+        return self.val_ids[: min(WATCHED_TOKENS, self.settings.block_size)]
 
     def watch(self):
         """Record who attends to whom in the watched sentence: (n_layer, n_head, T, T)."""
-        weights = self.model.attention_weights(self.val_ids[:WATCHED_TOKENS][: self.settings.block_size])
+        weights = self.model.attention_weights(self.watched)
         np.save(self.directory / "attention" / f"{self.step:06}.npy", weights.astype(np.float16))
 
     def sample(self):
@@ -411,7 +411,8 @@ def main(argv=None):
             print(f"\nbefore training it writes:\n{textwrap.indent(run.sample(), '    ')}\n")
         else:
             run.write("config.json", json.dumps(asdict(s), indent=2) + "\n")
-        finished = train(run)
+        with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is checked, once a step
+            finished = train(run)
     except FloatingPointError as error:
         sys.exit(
             f"stopped at step {run.step + 1}: {error}. The last good checkpoint is kept in {run.checkpoint}; "
@@ -449,7 +450,7 @@ def main(argv=None):
 def entropy(text):
     """Nats per character that remain if one knows how frequent each is."""
     shares = np.array(list(Counter(text).values())) / len(text)
-    return float(-(shares * np.log(shares)).sum())
+    return float((shares * np.log(1 / shares)).sum())
 
 
 if __name__ == "__main__":
