@@ -1,5 +1,46 @@
-"""Pictures of a computation: the forward graph, and the backward pass as a graph of the same primitives."""
+"""Pictures of a computation: the forward graph, and the backward pass as a graph of the same primitives.
 
-from .trace import Trace, trace
+`draw_graph` and `draw_backward` give a `graphviz.Digraph`; `listing` and `formula` give text; `trace` and
+`trace_backward` give the plain data that all of them read. Graphviz and matplotlib are loaded when a picture
+is made.
+"""
 
-__all__ = ["Trace", "trace"]
+from importlib import import_module
+from typing import Any
+
+from .backward import Backward, Step, trace_backward
+from .dot import draw_backward, draw_graph, to_dot
+from .formula import Symbol, formula
+from .heatmap import attention_heatmap
+from .listing import listing
+from .trace import Edge, Module, Node, Trace, trace
+
+__all__ = [
+    "Backward",
+    "Edge",
+    "Module",
+    "Node",
+    "Step",
+    "Symbol",
+    "Trace",
+    "attention_heatmap",
+    "draw_backward",
+    "draw_graph",
+    "explain",
+    "formula",
+    "listing",
+    "save",
+    "to_dot",
+    "trace",
+    "trace_backward",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "save":
+        from .drawing import save
+
+        return save
+    if name == "explain":
+        return import_module(".explorer", __name__).explain
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,8 @@
-"""The backward pass as plain data: one step per gradient contribution, per sum at a fan-out, per un-broadcast.
+"""The backward pass as plain data: one step per gradient contribution, fan-out sum and un-broadcast.
 
-The engine itself runs it: `grad(..., create_graph=True)` from a seed that wants gradients, so that every operation is
-recorded. Here the recorded operations are put under the step they belong to, and each step is named after the value
-whose gradient it is and carries the formula that its rule prints.
+The engine itself runs it: `grad(..., create_graph=True)` from a seed that wants gradients, so that every
+operation is recorded. Here the recorded operations are put under the step they belong to, and each step is
+named after the value whose gradient it is and carries the formula that its rule prints.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import functools
 import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ..autograd import unbroadcast
-from .formula import SUBSCRIPT, NamedArray, Symbol, rule_formulas
+from .formula import SUBSCRIPT, NamedArray, ShapeOf, Symbol, rule_formulas
 from .trace import Node, Operand, Trace, as_tensors, trace
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ class Step:
     unbroadcast  the sum that brings a gradient back to the shape of its value
     accumulate   the sum of several contributions to one value (a fan-out)
 
-    `target` is the forward node whose gradient this is; `operands` the steps whose gradients it takes; `reads` the
-    forward nodes whose VALUES the rule reads (the names in its formula, no others). `recorded` are the nodes of
-    `Backward.graph` that the engine recorded for it: none where a rule passes its gradient on unchanged, one per
-    `+=` for an accumulate. `tensor` holds the result.
+    `target` is the forward node whose gradient this is; `operands` the steps whose gradients it takes;
+    `reads` the forward nodes whose VALUES the rule reads (the names in its formula, no others). `recorded`
+    are the nodes of `Backward.graph` that the engine recorded for it: none where a rule passes its gradient
+    on unchanged, one per `+=` for an accumulate. `tensor` holds the result.
     """
 
     id: int
@@ -61,7 +61,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """Steps in the engine's own order; `gradients[node]` is the step that holds a forward node's whole gradient.
+    """Steps in the engine's own order; `gradients` maps a forward node to the step with its whole gradient.
 
     `graph` is everything that was recorded, the forward values that the rules read included.
     """
@@ -75,9 +75,10 @@ class Backward:
 def trace_backward(loss: Any, wrt: Any = None, *, gradient: Any = None, names: Any = None) -> Backward:
     """Run the backward pass of `loss` as a recorded graph and return it as plain data.
 
-    `wrt` are the values whose gradients are wanted: a tensor, a list, a dict (its keys become names) or a module (its
-    parameters); by default every leaf. `gradient` is the seed for a loss that is not a single number. No `.grad` is
-    touched and no graph is freed. A loss that depends on nothing with gradients gives a pass of no steps.
+    `wrt` are the values whose gradients are wanted: a tensor, a list, a dict (its keys become names) or a
+    module (its parameters); by default every leaf. `gradient` is the seed for a loss that is not a single
+    number. No `.grad` is touched and no graph is freed. A loss that depends on nothing with gradients gives a
+    pass of no steps.
 
     >>> import tinygrad_attn as ta
     >>> x = ta.Tensor([1.0, 2.0], requires_grad=True, name="x")
@@ -97,17 +98,20 @@ def trace_backward(loss: Any, wrt: Any = None, *, gradient: Any = None, names: A
         raise TypeError(f"a backward pass starts from one loss, got {len(roots)} tensors; add them up first")
     (root,) = roots
     wanted, called = _wanted(wrt)
-    forward = trace({given.get(id(root)) or root.name or "loss": root}, names=names if names is not None else called)
+    forward = trace(
+        {given.get(id(root)) or root.name or "loss": root}, names=names if names is not None else called
+    )
     if not root.requires_grad:
         return Backward(forward, Trace((), (), ()), (), {})
     path = _path(forward, wanted)
     seed_value = np.ones_like(root.data) if gradient is None and root.data.size == 1 else gradient
     if seed_value is None:
         raise ValueError(
-            f"the loss has shape {root.shape}: reduce it to one number (.sum(), .mean()) or pass gradient= of that shape"
+            f"the loss has shape {root.shape}: reduce it to one number (.sum(), .mean()), or pass"
+            " gradient= of that shape"
         )
     seed = Tensor(np.asarray(seed_value, root.data.dtype), requires_grad=True)
-    values = [n for n in path if not isinstance(n.tensor.data, tuple)]
+    values = [n for n in path if isinstance(n.tensor.data, np.ndarray)]
     tensors = [n.tensor for n in values]
     found = grad(root, tensors, seed, create_graph=True, retain_graph=True, allow_unused=True)
     total = {n.id: t for n, t in zip(values, found, strict=True) if t is not None}
@@ -151,13 +155,13 @@ class _Reader:
         return Backward(self.forward, self.graph, tuple(self.steps), self.gradients)
 
     def contributions(self, node: Node) -> Iterator[tuple[int, int]]:
-        """(argument position, forward node) of each gradient that the rules of `node` give, in the engine's order."""
+        """(argument position, forward node) of each gradient that the rules of `node` give, in order."""
         for position, argument in enumerate(arguments_of(node)):
             if isinstance(argument, Operand) and argument.id in self.on_path:
                 yield position, argument.id
 
     def contribution(self, source: int, index: int, count: int) -> tuple[Tensor, list[Tensor]]:
-        """Contribution number `index` of `count` to the gradient of `source`, and the running sums of all of them."""
+        """Contribution number `index` of `count` to the gradient of `source`, and the running sums of all."""
         total, sums = self.total[source], []
         parts = []
         for _ in range(count - 1):
@@ -176,7 +180,7 @@ class _Reader:
 
     def results(self, node: Node) -> list[Node]:
         """The values whose gradients the rules of `node` take: its own, or those of its parts."""
-        if not isinstance(node.tensor.data, tuple):
+        if isinstance(node.tensor.data, np.ndarray):
             return [node]
         parts = (n for n in self.forward.nodes if n.op == "part" and n.operands == (node.id,))
         return sorted(parts, key=lambda n: n.arguments[1])
@@ -185,10 +189,14 @@ class _Reader:
         step = self.gradients.get(node.id)
         return Symbol.named("0" if step is None else self.steps[step].name, node.tensor.data)
 
-    def rule(self, node: Node, position: int, target: Node, expression: Any, name: str, result: Tensor) -> int:
+    def rule(
+        self, node: Node, position: int, target: Node, expression: Any, name: str, result: Tensor
+    ) -> int:
         """Add the step of one rule, and that of the un-broadcast after it, if the engine made one."""
         undone: list[Tensor] = []
-        while (o := result.origin) is not None and o.of is target.tensor and o.role in ("unbroadcast", "cast"):
+        while (
+            (o := result.origin) is not None and o.of is target.tensor and o.role in ("unbroadcast", "cast")
+        ):
             undone.append(result)
             assert result.args is not None
             result = result.args[0]
@@ -209,7 +217,13 @@ class _Reader:
             whole = Symbol.named(self.steps[step].name, result.data)
             summed = unbroadcast(whole, target.shape)
             step = self.add(
-                "unbroadcast", name, target, summed, undone[0], operands=[step], recorded=self.ids(undone[::-1])
+                "unbroadcast",
+                name,
+                target,
+                summed,
+                undone[0],
+                operands=[step],
+                recorded=self.ids(undone[::-1]),
             )
         return step
 
@@ -239,27 +253,42 @@ class _Reader:
         nodes = dict.fromkeys(leaf.node for leaf in expression.leaves() if leaf.node is not None)
         i = len(self.steps)
         self.steps.append(
-            Step(i, role, name, target.id, of, position, tuple(operands), tuple(nodes), expression, tuple(recorded), tensor)
+            Step(
+                i,
+                role,
+                name,
+                target.id,
+                of,
+                position,
+                tuple(operands),
+                tuple(nodes),
+                expression,
+                tuple(recorded),
+                tensor,
+            )
         )
         return i
 
 
-def symbols(trace: Trace, node: Node) -> tuple[Any, ...]:
-    """The arguments of an operation as a formula shows them: operands by name, bare numbers as numbers."""
+def symbols(trace: Trace, node: Node, names: Mapping[int, str] | None = None) -> tuple[Any, ...]:
+    """The arguments of an operation as a formula shows them: operands by name, bare numbers as numbers.
+
+    `names` replaces the names of some nodes.
+    """
     op = node.tensor.op
     assert op is not None
 
     def symbol(argument: Any, name: str) -> Any:
         if isinstance(argument, Operand):
             source = trace.nodes[argument.id]
-            data = source.tensor.data
-            if isinstance(data, tuple):
-                return tuple(Symbol.named(f"{source.name}[{i}]", x, source.id) for i, x in enumerate(data))
+            data, called = source.tensor.data, (names or {}).get(source.id, source.name)
+            if not isinstance(data, np.ndarray):
+                return Symbol.named(called, data[0], source.id)
             if source.is_scalar_constant and not source.named:
                 return data.item()
             if data.dtype.kind != "f" and source.op is None:
-                return NamedArray.of(data, source.name, source.id)
-            return Symbol.named(source.name, data, source.id)
+                return NamedArray.of(data, called, source.id)
+            return Symbol.named(called, data, source.id)
         if isinstance(argument, np.ndarray) and argument.ndim:
             return NamedArray.of(argument, name)
         if isinstance(argument, tuple):
@@ -269,14 +298,28 @@ def symbols(trace: Trace, node: Node) -> tuple[Any, ...]:
     return tuple(symbol(a, name) for a, name in zip(node.arguments, op.params))
 
 
-def expression_of(trace: Trace, node: Node) -> Symbol:
+def expression_of(trace: Trace, node: Node, names: Mapping[int, str] | None = None) -> Symbol:
     """The forward formula of an operation: `weights @ V`."""
     assert node.op is not None
-    args = symbols(trace, node)
     data = node.tensor.data
-    if node.op == "part":
-        return Symbol("getitem", (Symbol.named(trace.nodes[node.operands[0]].name, data), args[1]), {}, data)
-    return Symbol(node.op, args, {}, data[0] if isinstance(data, tuple) else data)
+    op = "getitem" if node.op == "part" else node.op
+    return Symbol(op, symbols(trace, node, names), {}, data if isinstance(data, np.ndarray) else data[0])
+
+
+def substitute(expression: Symbol, replacement: Callable[[Any], Symbol | None]) -> Symbol:
+    """The formula with some of its names replaced by formulas."""
+
+    def walk(x: Any) -> Any:
+        if isinstance(x, (tuple, list)) and not isinstance(x, ShapeOf):
+            return type(x)(walk(item) for item in x)
+        if not isinstance(x, Symbol):
+            return x
+        if not x.op:
+            return x if (new := replacement(x)) is None else new
+        return Symbol(x.op, walk(x.args), {k: walk(v) for k, v in x.keywords.items()}, x.like, x.node)
+
+    result: Symbol = walk(expression)
+    return result
 
 
 def arguments_of(node: Node) -> Sequence[Any]:

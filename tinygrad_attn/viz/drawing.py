@@ -1,8 +1,9 @@
 """DOT text that can become a picture, and files that are either complete or not there.
 
-A `Drawing` is a `graphviz.Digraph` (`.source`, `.pipe`, `.render` and notebook display are what people know), with a
-layout program chosen per call (`dot` on PATH, else `graphviz-pure`), a time limit, and SVG without ids, so that any
-number of pictures can stand in one page: what a script needs to find carries a class instead (`n3`, `s5`, `m0`).
+A `Drawing` is a `graphviz.Digraph` (`.source`, `.pipe`, `.render` and notebook display are what people know),
+with a layout program chosen per call (`dot` on PATH, else `graphviz-pure`), a time limit, and SVG without
+ids, so that any number of pictures can stand in one page: what a script needs to find carries a class instead
+(`n3`, `s5`, `m0`).
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Drawing(graphviz.Digraph):
         self.body[:] = text.splitlines(keepends=True)[1:-1]
         self.timeout = timeout
 
-    def pipe(  # type: ignore[override]
+    def pipe(
         self, format: str | None = None, *, engine: str | None = None, encoding: str | None = None, **_: Any
     ) -> Any:
         """The picture as bytes, or as text if an `encoding` is given."""
@@ -70,17 +71,17 @@ class Drawing(graphviz.Digraph):
 
     def render(  # type: ignore[override]
         self,
-        filename: str | os.PathLike[str] | None = None,
-        directory: str | os.PathLike[str] | None = None,
+        filename: Any = None,
+        directory: Any = None,
         view: bool = False,
         cleanup: bool = False,
         format: str | None = None,
         *,
-        outfile: str | os.PathLike[str] | None = None,
+        outfile: Any = None,
         engine: str | None = None,
         **_: Any,
     ) -> str:
-        """Write the DOT text to `filename` and the picture beside it (`filename.svg`, or `outfile`); its path."""
+        """Write the DOT text to `filename` and the picture beside it, or to `outfile`; the picture's path."""
         if filename is None:
             filename = Path(outfile).with_suffix(".gv") if outfile is not None else self.filename
         source = Path(directory or self.directory or "", filename)
@@ -96,12 +97,14 @@ class Drawing(graphviz.Digraph):
         return str(target)
 
     def save(self, filename: Any = None, directory: Any = None, **_: Any) -> str:
-        """Write `x.svg`, `x.png`, `x.pdf` or (any other name) the DOT text, as the name's end says; its path."""
+        """Write `x.svg`, `x.png`, `x.pdf`, or the DOT text for any other name; the path."""
         path = Path(directory or self.directory or "", filename or self.filename)
         write(path, self.pipe(_format(path)) if _format(path) in IMAGE_FORMATS else self.source.encode())
         return str(path)
 
-    def _repr_mimebundle_(self, include: Iterable[str] | None = None, exclude: Any = None, **_: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(
+        self, include: Iterable[str] | None = None, exclude: Any = None, **_: Any
+    ) -> dict[str, Any]:
         """SVG for the notebook; where it cannot be made, the reason and the DOT text instead of an error."""
         try:
             return {"image/svg+xml": self.pipe("svg", encoding="utf-8")}
@@ -112,15 +115,18 @@ class Drawing(graphviz.Digraph):
 def save(obj: Any, path: str | os.PathLike[str], *, timeout: float = TIMEOUT) -> Path:
     """Write a drawing, a matplotlib figure or the graph of a tensor to `path`: .svg, .png, .pdf or .dot.
 
-    Folders are made as needed. The file is complete or not there: it is written beside its place and moved. Raises
-    ValueError for another ending, `DotNotFound` without a layout program, `LayoutTimeout` after `timeout` seconds.
+    Folders are made as needed. The file is complete or not there: it is written beside its place and moved.
+    Raises ValueError for another ending, `DotNotFound` without a layout program, `LayoutTimeout` after
+    `timeout` seconds.
     """
     path = Path(path)
     format = _format(path)
     figure = hasattr(obj, "savefig")
     endings = IMAGE_FORMATS if figure else (*IMAGE_FORMATS, "dot", "gv")
     if format not in endings:
-        raise ValueError(f"cannot save to {path.name!r}: the name must end in {', '.join('.' + e for e in endings)}")
+        raise ValueError(
+            f"cannot save to {path.name!r}: the name must end in {', '.join('.' + e for e in endings)}"
+        )
     if figure:
         write(path, _figure_bytes(obj, format))
     elif isinstance(obj, graphviz.Digraph):
@@ -153,12 +159,14 @@ def lay_out(source: str, format: str, engine: str, timeout: float) -> bytes:
     """Run the layout program on DOT text."""
     command = [*layout_program(), f"-K{engine}", f"-T{format}"]
     try:
-        done = subprocess.run(command, input=source.encode(), capture_output=True, timeout=timeout, check=False)
+        done = subprocess.run(
+            command, input=source.encode(), capture_output=True, timeout=timeout, check=False
+        )
     except subprocess.TimeoutExpired:
         raise LayoutTimeout(
-            f"laying out {source.count('[label=')} boxes took longer than {timeout:g} s and was stopped. Collapse modules"
-            " (depth=1), draw a part of the graph, raise timeout=, or use another engine (engine='sfdp'), or keep"
-            " the text: to_dot(...)"
+            f"laying out {source.count('[label=')} boxes took longer than {timeout:g} s and was stopped. Collapse"
+            " modules (depth=1), draw a part of the graph, raise timeout=, try .pipe(engine='sfdp'), or keep the"
+            " text: to_dot(...)"
         ) from None
     complaint = done.stderr.decode(errors="replace").strip()
     if done.returncode:

@@ -1,9 +1,9 @@
 """A formula is the code itself, run on names instead of numbers.
 
-Gradient rules are ordinary NumPy expressions. A `Symbol` answers every operator, NumPy function and ndarray method
-by remembering it, so running a rule on symbols gives the rule as a tree, and printing the tree gives a formula that
-cannot differ from what the engine computes. Two notations of one tree: `code` is Python
-(`out * (g - sum(g * out, axis=-1))`), `math` is what stands on a blackboard (`out ⊙ (g − Σ₋₁(g ⊙ out))`):
+Gradient rules are ordinary NumPy expressions. A `Symbol` answers every operator, NumPy function and ndarray
+method by remembering it, so running a rule on symbols gives the rule as a tree, and printing the tree gives a
+formula that cannot differ from what the engine computes. Two notations of one tree: `code` is Python (`out *
+(g - sum(g * out, axis=-1))`), `math` is what stands on a blackboard (`out ⊙ (g − Σ₋₁(g ⊙ out))`):
 
     @   matrix product                 ⊙   product element by element         ·   product with a number
     ᵀ   the last two axes swapped      √   square root                        Σ   sum over all elements
@@ -30,8 +30,8 @@ Style = Literal["code", "math"]
 class Symbol(NDArrayOperatorsMixin):
     """A named array, or an operation on such: everything NumPy would compute on it, it remembers instead.
 
-    `like` is an array of zeros of the right shape and dtype that takes no memory: results get their shapes from
-    NumPy itself. `node` says which graph node a name stands for.
+    `like` is an array of zeros of the right shape and dtype that takes no memory: results get their shapes
+    from NumPy itself. `node` says which graph node a name stands for.
 
     >>> out, g = Symbol.named("out", np.zeros((3, 3))), Symbol.named("g", np.zeros((3, 3)))
     >>> dx = out * (g - (g * out).sum(-1, keepdims=True))
@@ -109,7 +109,7 @@ class Symbol(NDArrayOperatorsMixin):
         return f"Symbol({self.text()})"
 
     def leaves(self) -> Iterator[Symbol | NamedArray]:
-        """The names that occur in the formula as values, each once, in reading order (`x.shape` reads no value)."""
+        """The names that occur in the formula as values, each once, in order (`x.shape` reads no value)."""
         seen: set[int] = set()
         stack: list[Any] = [self]
         while stack:
@@ -133,7 +133,9 @@ class ShapeOf(tuple[int, ...]):
     owner: Symbol
 
     def __new__(cls, owner: Symbol) -> ShapeOf:
-        self = super().__new__(cls, map(SomeLength if isinstance(owner, Placeholder) else int, owner.like.shape))
+        self = super().__new__(
+            cls, map(SomeLength if isinstance(owner, Placeholder) else int, owner.like.shape)
+        )
         self.owner = owner
         return self
 
@@ -160,7 +162,7 @@ class SomeLength(int):
 
 
 class NamedArray(np.ndarray):
-    """Real numbers that print as a name: a mask, an index, targets, whatever an operation got beside its operands."""
+    """Real numbers that print as a name: a mask, an index, targets, what an operation got beside operands."""
 
     name: str | None = None
     node: int | None = None
@@ -175,7 +177,8 @@ class NamedArray(np.ndarray):
 def formula(op: Any, style: Style = "code") -> str:
     """An operation's forward and its gradient rules as text: `g` comes in, `out` is the forward's result.
 
-    `op` is a primitive, its name, or the function that calls it. The text is made by running the rules on names.
+    `op` is a primitive, its name, or the function that calls it. The text is made by running the rules on
+    names.
 
     >>> print(formula("softmax"))
     out = softmax(x, axis=-1)
@@ -241,9 +244,15 @@ def _on_placeholders(op: Primitive, shape: tuple[int, ...]) -> Iterable[tuple[st
             args.append(Placeholder.named(name, np.empty((), int)) if required else default)
     out = _apply(op.name, op.of, tuple(args), {})
     like = out if isinstance(out, Symbol) else [part.like for part in out]
-    g = [Placeholder.named(f"g[{i}]", part) for i, part in enumerate(like)] if op.many else Placeholder.named("g", like)
+    g = (
+        [Placeholder.named(f"g[{i}]", part) for i, part in enumerate(like)]
+        if op.many
+        else Placeholder.named("g", like)
+    )
     yield "out", Symbol(op.name, tuple(args), {}, np.empty(shape))
-    for i, gradient in rule_formulas(op, g, Placeholder.named("out", np.empty(shape) if op.many else like), tuple(args)).items():
+    for i, gradient in rule_formulas(
+        op, g, Placeholder.named("out", np.empty(shape) if op.many else like), tuple(args)
+    ).items():
         yield "d" + (args[0][i].args[0] if op.variadic else op.params[i]), gradient
 
 
@@ -275,22 +284,42 @@ REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "mi
 ATOM, POSTFIX, POWER, SIGN, MATMUL, TIMES, PLUS, COMPARE = 9, 8, 7, 6, 5, 4, 3, 1
 INFIX = {
     "add": (PLUS, " + "), "subtract": (PLUS, " - "), "multiply": (TIMES, " * "), "divide": (TIMES, " / "),
-    "matmul": (TIMES, " @ "), "floor_divide": (TIMES, " // "), "remainder": (TIMES, " % "), "power": (POWER, "**"),
+    "matmul": (TIMES, " @ "), "power": (POWER, "**"),
     "less": (COMPARE, " < "), "less_equal": (COMPARE, " <= "), "greater": (COMPARE, " > "),
     "greater_equal": (COMPARE, " >= "), "equal": (COMPARE, " == "), "not_equal": (COMPARE, " != "),
     "bitwise_and": (COMPARE, " & "), "bitwise_or": (COMPARE, " | "),
 }  # fmt: skip
 INFIX_MATH = INFIX | {
-    "subtract": (PLUS, " − "), "multiply": (TIMES, " ⊙ "), "matmul": (MATMUL, " @ "), "less_equal": (COMPARE, " ≤ "),
-    "greater_equal": (COMPARE, " ≥ "), "equal": (COMPARE, " = "), "not_equal": (COMPARE, " ≠ "),
+    "subtract": (PLUS, " − "), "multiply": (TIMES, " ⊙ "), "matmul": (MATMUL, " @ "),
+    "less_equal": (COMPARE, " ≤ "), "greater_equal": (COMPARE, " ≥ "),
+    "equal": (COMPARE, " = "), "not_equal": (COMPARE, " ≠ "),
     "bitwise_and": (COMPARE, " ∧ "), "bitwise_or": (COMPARE, " ∨ "), "power": (POWER, "^"),
 }  # fmt: skip
 PREFIX = {"negative": (SIGN, "-"), "invert": (SIGN, "~"), "logical_not": (SIGN, "~")}
-PREFIX_MATH = {"negative": (SIGN, "−"), "invert": (SIGN, "¬"), "logical_not": (SIGN, "¬"), "sqrt": (POSTFIX, "√")}
-SUMS = {"sum": "Σ", "mean": "mean", "max": "max", "min": "min", "prod": "Π", "cumsum": "cumsum", "var": "var", "any": "any"}
+PREFIX_MATH = {
+    "negative": (SIGN, "−"),
+    "invert": (SIGN, "¬"),
+    "logical_not": (SIGN, "¬"),
+    "sqrt": (POSTFIX, "√"),
+}
+SUMS = {
+    "sum": "Σ",
+    "mean": "mean",
+    "max": "max",
+    "min": "min",
+    "prod": "Π",
+    "cumsum": "cumsum",
+    "var": "var",
+    "any": "any",
+}
 LONG = 12  # characters from which a repeated part of a formula gets a letter
 HIDDEN_INSIDE = {"expand_dims", "squeeze"}  # inside a mathematical formula, broadcasting speaks for itself
-SAME_VALUES = {"astype", "copy", "ascontiguousarray", "asarray"}  # not shown: the values are the operand's own
+SAME_VALUES = {
+    "astype",
+    "copy",
+    "ascontiguousarray",
+    "asarray",
+}  # not shown: the values are the operand's own
 OMITTED = object()
 SIGNS = "-−"
 LETTERS = "uvwzabcefhpq"
@@ -373,7 +402,10 @@ class _Printer:
             return f"{self.show(args[0], POSTFIX)}.{op}", POSTFIX
         if op in self.infix and len(args) == 2:
             binding, sign = self.infix[op]
-            left, right = self.show(args[0], binding), self.show(args[1], binding + (op not in ("add", "multiply") or not self.math))
+            left, right = (
+                self.show(args[0], binding),
+                self.show(args[1], binding + (op not in ("add", "multiply") or not self.math)),
+            )
             if op == "power":
                 left, right = self.show(args[0], POWER + 1), self.show(args[1], POWER)
             return f"{left}{sign}{right}", binding
@@ -446,20 +478,24 @@ class _Printer:
             return _number_text(n, self.math)
         if isinstance(v, np.ndarray):
             return _array_text(v, self.math)
-        if isinstance(v, type) or isinstance(v, np.dtype):
+        if isinstance(v, (type, np.dtype)):
             return np.dtype(v).name, ATOM
-        return ("all" if isinstance(v, slice) and v == slice(None) else str(v)), ATOM
+        return (_slice_text(v) if isinstance(v, slice) else str(v)), ATOM
 
     def index(self, key: Any) -> str:
         keys = key if isinstance(key, tuple) else (key,)
-        return ", ".join(_slice_text(k) if isinstance(k, slice) else "..." if k is ... else self.show(k) for k in keys)
+        return ", ".join(
+            _slice_text(k) if isinstance(k, slice) else "..." if k is ... else self.show(k) for k in keys
+        )
 
 
-# What stands for an argument that has no gradient and no default, when an operation is printed for its own sake.
+# What stands for an argument without gradient and default where an operation is printed for its own sake.
 EXAMPLES: dict[str, Callable[[tuple[int, ...]], Any]] = {
     "mask": lambda shape: NamedArray.of(np.zeros(shape, bool), "mask"),
     "condition": lambda shape: NamedArray.of(np.zeros(shape, bool), "condition"),
-    "targets": lambda shape: NamedArray.of(np.arange(math.prod(shape[:-1])).reshape(shape[:-1]) % 3, "targets"),
+    "targets": lambda shape: NamedArray.of(
+        np.arange(math.prod(shape[:-1])).reshape(shape[:-1]) % 3, "targets"
+    ),
     "ids": lambda shape: NamedArray.of(np.zeros(shape[:-1], int), "ids"),
     "index": lambda shape: NamedArray.of(np.zeros(shape[:-1], int), "index"),
     "indices": lambda shape: NamedArray.of(np.zeros(shape, int), "indices"),
@@ -517,10 +553,9 @@ def _is_transpose(x: Symbol) -> bool:
 
 
 def _number(v: Any) -> float | int | None:
-    if isinstance(v, (bool, np.bool_)) or not isinstance(v, (int, float, np.number)):
-        if not (isinstance(v, np.ndarray) and v.shape == () and v.dtype.kind in "iuf"):
-            return None
-    return v.item() if isinstance(v, (np.generic, np.ndarray)) else v
+    if isinstance(v, (np.ndarray, np.generic)) and v.shape == ():
+        v = v.item()
+    return v if isinstance(v, (int, float)) and not isinstance(v, bool) else None
 
 
 def _number_text(n: float, math_style: bool) -> tuple[str, int]:

@@ -1,7 +1,7 @@
 """Attention weights as heat maps: who looks at whom, one panel per head, one colour scale from 0 to 1.
 
-Rows are queries (who looks), columns are keys (who is looked at). A cell that is exactly 0 was blocked, since softmax
-gives nothing else a weight of 0: it is hatched, so that "blocked" and "very little" never look alike.
+Rows are queries (who looks), columns are keys (who is looked at). A cell that is exactly 0 was blocked, since
+softmax gives nothing else a weight of 0: it is hatched, so that "blocked" and "very little" never look alike.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ def attention_heatmap(
 ) -> Figure:
     """Draw attention weights of shape (Tq, Tk), or (H, Tq, Tk) for H heads, as a matplotlib Figure.
 
-    `tokens` label the queries (rows) and, unless `key_tokens` are given, the keys (columns). Any Unicode is readable:
-    a font that has the glyph is picked from those installed, else the code point is shown (U+4F60); white space
-    appears as ␣, \\n, \\t and an empty token as "". `mask` (True = blocked) marks blocked cells; without it
-    they are the cells that are exactly 0. Numbers are written into matrices up to 12 x 12. `titles` name the heads.
+    `tokens` label the queries (rows) and, unless `key_tokens` are given, the keys (columns). Any Unicode is
+    readable: a font that has the glyph is picked from those installed, else the code point is shown (U+4F60);
+    white space appears as ␣, \\n, \\t and an empty token as "". `mask` (True = blocked) marks blocked cells;
+    without it they are the cells that are exactly 0. Numbers are written into matrices up to 12 x 12.
+    `titles` name the heads.
 
     Raises ValueError if the shape is no attention matrix or the number of tokens does not fit it.
 
@@ -46,7 +47,9 @@ def attention_heatmap(
     """
     from matplotlib.figure import Figure
 
-    w = np.asarray(getattr(weights, "data", weights) if hasattr(weights, "requires_grad") else weights, dtype=float)
+    w = np.asarray(
+        getattr(weights, "data", weights) if hasattr(weights, "requires_grad") else weights, dtype=float
+    )
     shape = w.shape
     if w.ndim == 4 and shape[0] == 1:
         w = w[0]
@@ -54,7 +57,7 @@ def attention_heatmap(
         w = w[None]
     if w.ndim != 3 or w.size == 0:
         raise ValueError(
-            f"attention weights have shape (Tq, Tk) or (heads, Tq, Tk), got {shape}; pick one sample of a batch first"
+            f"attention weights have shape (Tq, Tk) or (heads, Tq, Tk), got {shape}; pick one sample of a batch"
         )
     heads, Tq, Tk = w.shape
     rows = _labels(tokens, Tq, "queries (rows)", "tokens")
@@ -98,13 +101,22 @@ def _panel(
     if max(w.shape) <= MAX_LABELS:
         cells = [Rectangle((j - 0.5, i - 0.5), 1, 1) for i, j in np.argwhere(blocked)]
         ax.add_collection(
-            PatchCollection(cells, facecolor="none", edgecolor="#b0b0b0", hatch="////", linewidth=0), autolim=False
+            PatchCollection(cells, facecolor="none", edgecolor="#b0b0b0", hatch="////", linewidth=0),
+            autolim=False,
         )
     if max(w.shape) <= MAX_NUMBERS:
         for (i, j), value in np.ndenumerate(w):
             if not blocked[i, j]:
                 text = "NaN" if np.isnan(value) else f"{value:.{precision}f}"
-                ax.text(j, i, text, ha="center", va="center", fontsize=8, color="white" if value > 0.6 else "#222222")
+                ax.text(
+                    j,
+                    i,
+                    text,
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color="white" if value > 0.6 else "#222222",
+                )
     ax.set_xlim(-0.5, w.shape[1] - 0.5)
     ax.set_ylim(w.shape[0] - 0.5, -0.5)
     for axis, labels in ((ax.xaxis, columns), (ax.yaxis, rows)):
@@ -132,7 +144,9 @@ def _visible(token: str) -> str:
     """The token with nothing invisible in it, and with code points for glyphs that no installed font has."""
     if token == "":
         return '""'
-    text = "".join("␣" if c == " " else c if c.isprintable() else c.encode("unicode_escape").decode() for c in token)
+    text = "".join(
+        "␣" if c == " " else c if c.isprintable() else c.encode("unicode_escape").decode() for c in token
+    )
     text = text if len(text) <= MAX_LABEL_LENGTH else text[: MAX_LABEL_LENGTH - 1] + "…"
     return "".join(c if _font_with(c) else f"U+{ord(c):04X}" for c in text)
 
@@ -142,9 +156,9 @@ def _families(text: str) -> list[str]:
     return list(dict.fromkeys(["DejaVu Sans", *(font for c in text if (font := _font_with(c)))]))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _font_with(character: str) -> str | None:
-    """The family of an installed font that can draw the character: DejaVu Sans, else a sans serif, else any."""
+    """The family of an installed font that can draw the character, a sans serif if there is one."""
     from matplotlib.font_manager import findfont, findSystemFonts, fontManager
 
     if _has_glyph(findfont("DejaVu Sans"), character):  # comes with matplotlib
@@ -155,7 +169,9 @@ def _font_with(character: str) -> str | None:
             fontManager.addfont(path)
         except (OSError, RuntimeError):
             continue
-    upright = {e.name: e.fname for e in fontManager.ttflist if e.style == "normal" and e.weight in (400, "normal")}
+    upright = {
+        e.name: e.fname for e in fontManager.ttflist if e.style == "normal" and e.weight in (400, "normal")
+    }
     by_taste = sorted(upright, key=lambda name: ("Sans" not in name, "Mono" in name, name))
     return next((name for name in by_taste if _has_glyph(upright[name], character)), None)
 

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 if TYPE_CHECKING:
     from ..autograd import Scope
     from ..tensor import Tensor
@@ -32,9 +34,10 @@ class Node:
     """One value and how it was made.
 
     `name` is what a reader calls it (may repeat in different module calls, see `Trace.unique_names`); `named`
-    tells a name that someone gave from one made up here. Kinds: a `parameter` of a module; a `leaf` that wants
-    gradients; an `input` (named, wants none); a `constant` (unnamed, wants none); an `operation`'s result.
-    `arguments` are the operation's arguments in order, with `Operand(id)` in the place of each tensor.
+    tells a name that someone gave from one made up here. Kinds: a `parameter` of a module; a `leaf` that
+    wants gradients; an `input` (named, wants none); a `constant` (unnamed, wants none); an `operation`'s
+    result. `arguments` are the operation's arguments in order, with `Operand(id)` in the place of each
+    tensor.
     """
 
     id: int
@@ -53,8 +56,8 @@ class Node:
 
     @property
     def is_scalar_constant(self) -> bool:
-        """A bare number such as the 2 in `x * 2`: shown inside a formula, not as a box."""
-        return self.kind == "constant" and self.shape == () and not self.is_output
+        """A number such as the 2 in `x * 2`, or one named √d: it stands in formulas, not in a box."""
+        return self.kind in ("constant", "input") and self.shape == () and not self.is_output
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,9 @@ class Trace:
             name = node.name
             if count[name] > 1:
                 path = self.modules[node.module].path if node.module is not None else ""
-                stem = name = node.tensor.name or name if node.op is None else f"{path}.{name}" if path else name
+                stem = name = (
+                    node.tensor.name or name if node.op is None else f"{path}.{name}" if path else name
+                )
                 k = 2
                 while name in used:
                     name, k = f"{stem}_{k}", k + 1
@@ -125,10 +130,11 @@ class Trace:
 def trace(outputs: Any, *inputs: Any, names: Any = None) -> Trace:
     """The graph that produced `outputs`, as plain data.
 
-    `outputs` is a tensor, a list of tensors, a dict (its keys become names), or a module followed by the inputs
-    to call it with. `names` gives further names: a dict of tensors, or a module whose parameters then carry
-    their path (shown without the part that the enclosing module call says already). A name is resolved in this order: given here, `tensor.name`, the parameter's path in its module,
-    the operation's own name with a number.
+    `outputs` is a tensor, a list of tensors, a dict (its keys become names), or a module followed by the
+    inputs to call it with. `names` gives further names: a dict of tensors, or a module whose parameters then
+    carry their path (shown without the part that the enclosing module call says already). A name is resolved
+    in this order: given here, `tensor.name`, the parameter's path in its module, the operation's own name
+    with a number.
 
     >>> import tinygrad_attn as ta
     >>> x = ta.Tensor([1.0, 2.0], requires_grad=True, name="x")
@@ -188,8 +194,8 @@ def as_tensors(outputs: Any, *inputs: Any) -> tuple[list[Tensor], dict[int, str]
     if isinstance(outputs, NNModule):
         if not inputs:
             raise TypeError(
-                f"a {type(outputs).__name__} alone has no graph yet: pass its inputs too, as in draw_graph(model, x),"
-                " or pass a tensor that it returned"
+                f"a {type(outputs).__name__} alone has no graph yet: pass its inputs too, as in"
+                " draw_graph(model, x), or pass a tensor that it returned"
             )
         given.update({id(t): name for name, t in _named(outputs)})
         outputs = outputs(*inputs)
@@ -200,7 +206,9 @@ def as_tensors(outputs: Any, *inputs: Any) -> tuple[list[Tensor], dict[int, str]
         outputs = list(outputs.values())
     found = [outputs] if isinstance(outputs, Tensor) else outputs
     if not isinstance(found, (list, tuple)):
-        raise TypeError(f"expected a tensor, a list or dict of tensors, or a module and its inputs, not {_what(found)}")
+        raise TypeError(
+            f"expected a tensor, a list or dict of tensors, or a module and its inputs, not {_what(found)}"
+        )
     roots: dict[int, Tensor] = {}
     for t in found:
         if t is None:  # a model's loss, when it was called without targets
@@ -273,7 +281,10 @@ def _place_parameters(
     chains: dict[int, list[int]] = {}
     for i, sources in enumerate(operands):
         for source in sources:
-            if ordered[source].op is None and _kind(ordered[source], bool(ordered[source].name)) in ("parameter", "constant"):
+            if ordered[source].op is None and _kind(ordered[source], bool(ordered[source].name)) in (
+                "parameter",
+                "constant",
+            ):
                 mine, other = where.module_chain(modules[i]), chains.get(source)
                 common = mine if other is None else [a for a, b in zip(mine, other) if a == b]
                 chains[source] = common
@@ -287,7 +298,7 @@ def _is_matrix_transpose(t: Tensor) -> bool:
     n = t.data.ndim
     if t.op.name == "transpose":
         return n == 2
-    return {a % n for a in t.args[1:]} == {n - 1, n - 2}
+    return bool({a % n for a in t.args[1:]} == {n - 1, n - 2})
 
 
 def _kind(t: Tensor, named: bool) -> Kind:
@@ -311,7 +322,7 @@ def _argument(a: Any, number: dict[int, int]) -> Any:
 
 
 def _array_type(data: Any) -> tuple[tuple[int, ...], str]:
-    if isinstance(data, tuple):  # the hidden value of an operation with several outputs
+    if not isinstance(data, np.ndarray):  # the hidden value of an operation with several outputs
         return (len(data),), "tuple"
     return data.shape, data.dtype.name
 
