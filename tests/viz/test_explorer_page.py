@@ -8,7 +8,6 @@ import math
 import os
 import re
 import shutil
-from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -65,6 +64,7 @@ def show(browser, tmp_path):
         view.goto(path.as_uri() + fragment)
         return view
 
+    show.troubles = troubles
     yield show
     for context in contexts:
         context.close()
@@ -104,6 +104,15 @@ def at(view):
 def press(view, *keys):
     for key in keys:
         view.keyboard.press(key)
+
+
+def until(view, condition):
+    """Waits for a condition; playwright's own way needs eval, which the page forbids."""
+    for _ in range(100):
+        if view.evaluate(condition):
+            return
+        view.wait_for_timeout(50)
+    pytest.fail(f"never came true: {condition}")
 
 
 # ------------------------------------------------------------------------------------------------ numbers
@@ -244,7 +253,8 @@ def test_the_address_remembers_step_and_cell(show, page):
     assert at(again) == at(view)
     assert again.locator(".result td.selected").get_attribute("data-flat") == "3"
     for nonsense in ("#step=999", "#step=-1", "#step=x&cell=9,9", "#cell=,"):
-        assert show(page, nonsense).locator(".card h2").count() == 1
+        view.evaluate(f"location.hash = '{nonsense}'")
+        assert view.locator(".card h2").count() == 1
 
 
 def test_space_plays_and_pauses(show, page):
@@ -252,7 +262,7 @@ def test_space_plays_and_pauses(show, page):
     view.locator(".transport select").select_option("4")
     view.locator(".card").focus()
     press(view, " ")
-    view.wait_for_function("document.querySelector('input[type=range]').value >= 2")
+    until(view, "document.querySelector('input[type=range]').value >= 2")
     press(view, " ")
     stopped = view.locator("input[type=range]").input_value()
     view.wait_for_timeout(900)
@@ -304,8 +314,11 @@ def test_hovering_lights_row_and_column_of_a_product_and_the_row_of_a_softmax(sh
     data = read(page)
     step = {data["tensors"][s["tensor"]]["name"]: i + 1 for i, s in enumerate(data["steps"])}
 
+    view = show(page)
+
     def lit(name, flat):
-        view = show(page, f"#step={step[name]}")
+        view.evaluate(f"location.hash = '#step={step[name]}'")
+        until(view, f"document.querySelector('.card h2 .name').textContent == '{name}'")
         view.locator(f".result td[data-flat='{flat}']").hover()
         return view.evaluate(
             """() => Object.fromEntries([...document.querySelectorAll(".stage .matrix")].map((m) =>
@@ -316,7 +329,7 @@ def test_hovering_lights_row_and_column_of_a_product_and_the_row_of_a_softmax(sh
     assert lit("weights", 7) == {"masked": [6, 7, 8], "weights": []}
     assert lit("masked", 1) == {"scores": [], "mask": [1], "masked": []}
     assert lit("dmasked", 7) == {"weights": [6, 7, 8], "dweights": [6, 7, 8], "masked": [], "dmasked": []}
-    assert lit("dX", 2) == {"dX₁": [], "dX₂": [], "dX₃": [2], "dX": [], "X": []} | lit("dX", 2)
+    assert lit("dX₁₊₂", 2) == {"dX₁": [2], "dX₂": [2], "dX₁₊₂": [], "X": []}
 
 
 # ------------------------------------------------------------------------------------ slices and modules
@@ -401,14 +414,14 @@ def test_both_languages_have_every_string(show, page):
 
 
 def test_no_step_shows_the_key_of_a_missing_string(show, page):
-    for fragment, switch in (("#step=1", False), ("#step=1", True)):
-        view = show(page, fragment)
-        if switch:
-            view.locator("[data-action=language]").click()
-            assert "前向" in view.locator(".labels").inner_text()
+    view = show(page)
+    for lane in ("forward", "前向"):
+        assert lane in view.locator(".labels").inner_text()
         for _ in read(page)["steps"]:
             assert not re.search(r"\b(say|kind|role|why|help|check|scale)_?[A-Z_]\w+", view.locator("body").inner_text())
             press(view, "ArrowRight")
+        view.locator("[data-action=language]").click()
+        press(view, "Home")
 
 
 def test_a_chinese_page_opens_in_chinese(show):
@@ -428,14 +441,12 @@ def test_hostile_names_and_tokens_show_literally_and_do_not_run(show):
     view = show(page)
     assert view.locator(".title").inner_text() == HOSTILE[0]
     assert at(view) == HOSTILE[0]
-    assert view.locator(".result tbody th").all_inner_texts() == [t.replace("\u2028", "\n") for t in HOSTILE] or [
-        t.split() for t in view.locator(".result tbody th").all_inner_texts()
-    ] == [t.split() for t in HOSTILE]
+    assert view.locator(".result tbody th").all_text_contents() == HOSTILE
     for _ in read(page)["steps"]:
         assert view.evaluate("window.hacked") is None
         assert view.locator("img, .stage script").count() == 0
         press(view, "ArrowRight")
-    assert HOSTILE[2] in " ".join(view.locator(".ladder text").all_inner_texts() or view.locator(".ladder text").all_text_contents())
+    assert HOSTILE[2] in view.locator(".ladder text").all_text_contents()
 
 
 def test_two_pages_in_one_notebook_do_not_collide(show, page):
@@ -450,15 +461,12 @@ def test_two_pages_in_one_notebook_do_not_collide(show, page):
 
 
 def test_a_foreign_script_does_not_run(show, page):
-    text = page.html.replace("</header>", "</header><script>window.hacked = 1</script><b onclick='window.hacked = 1'>x</b>")
-    context_errors = []
-    view = None
-    try:
-        view = show(text)
-        view.locator("header + script + b").click(timeout=500, force=True)
-    finally:
-        context_errors.append(view.evaluate("window.hacked") if view else None)
-    assert context_errors == [None]
+    foreign = "<script>window.hacked = 1</script><b onclick='window.hacked = 1'>x</b>"
+    view = show(page.html.replace("</header>", f"</header>{foreign}"))
+    view.locator("header ~ b").dispatch_event("click")
+    assert view.evaluate("window.hacked") is None
+    assert len(show.troubles) == 2 and all("Content Security Policy" in t for t in show.troubles)
+    show.troubles.clear()
 
 
 def test_without_dot_the_graph_is_a_list(show, monkeypatch):
@@ -527,7 +535,7 @@ def test_axe_finds_no_barrier(show, page, batched, width, scheme):
         steps = len(read(each)["steps"])
         for i in range(0, steps, max(1, steps // 6)):
             view.evaluate(f"location.hash = '#step={i + 1}&cell=0,0'")
-            view.wait_for_function(f"document.querySelector('input[type=range]').value == '{i}'")
+            until(view, f"document.querySelector('input[type=range]').value == '{i}'")
             found = view.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
             assert not found, json.dumps([[v["id"], [n["html"][:200] + n["failureSummary"] for n in v["nodes"][:3]]] for v in found], indent=1)
 

@@ -83,10 +83,12 @@ class Card {
 
   badge() { // why there is no gradient, or when it comes
     const { result, player } = this;
-    if (result.isBackward) return null;
-    if (result.grad === null || result.grad === undefined) {
-      return make("p", { class: "badge" }, make("b", {}, this.text("noGradient")), ": ", this.text(`why_${result.nograd}`));
+    const none = (why) => make("p", { class: "badge" }, make("b", {}, this.text("noGradient")), ": ", this.text(`why_${why}`));
+    if (result.isBackward) {
+      const blocked = player.blocked(result);
+      return blocked && Array.from(result.values ?? [0]).every((_, flat) => blocked(flat)) ? none("masked") : null;
     }
+    if (result.grad === null || result.grad === undefined) return none(result.nograd);
     const at = player.stepOf(result.grad);
     return make("p", { class: "badge later" }, this.text("notYet", { n: at + 1 }), " ",
       make("button", { type: "button", class: "plain", onclick: () => player.go(at) }, this.text("goThere")));
