@@ -91,7 +91,7 @@ def scaled_dot_product_attention(
     scale = 1 / math.sqrt(d[0]) if scale is None else scale
     blocked = _blocked(mask, (*q.shape[:-1], k.shape[-2]), causal)
     if not (return_weights or dropout):
-        out: Tensor = F.attention(q, k, v, blocked, scale)  # one operation, which keeps no weights
+        out: Tensor = F.attention(q, k, v, blocked, scale)  # one operation, in blocks
         return out
     weights = F.attention_weights(q, k, blocked, scale).named("weights")  # (..., Tq, Tk)
     out = drop(weights, dropout, rng) @ v  # (..., Tq, Tk) @ (..., Tk, dv) -> (..., Tq, dv)

@@ -205,18 +205,20 @@ def _part(x: Array, index: Any) -> Array:
     return x if index is ... else x[index]
 
 
-def attention_weights(q: Array, k: Array, v: Array, mask: Array, scale: float) -> list[Array]:
-    """``softmax(q kT scale)`` with -inf where ``mask`` blocks, for each block of queries."""
-    weights = []
-    for rows, keys in _attention_blocks(q, k, mask):
-        scores = (_part(q, rows) * scale) @ _part(k, keys).mT  # (..., rows, d) @ (..., d, keys)
-        if mask is not None:
-            scores = masked_fill.of(scores, mask if rows is ... else mask[..., rows[1], keys[1]], -np.inf)
-        weights.append(softmax.of(scores, -1))
-    return weights
+def attention_weights(q: Array, k: Array, mask: Array, scale: float) -> Array:
+    """``softmax(q kT scale)`` with -inf where ``mask`` blocks: (..., Tq, d), (..., Tk, d) -> (..., Tq, Tk)."""
+    scores = (q * scale) @ k.mT  # (..., Tq, d) @ (..., d, Tk) -> (..., Tq, Tk)
+    return softmax.of(scores if mask is None else masked_fill.of(scores, mask, -np.inf), -1)
 
 
-@primitive(method=None, saves=attention_weights)
+def _block_weights(q: Array, k: Array, v: Array, mask: Array, scale: float) -> list[Array]:
+    blocks = _attention_blocks(q, k, mask)
+    masks = [mask if rows is ... else mask[..., rows[1], keys[1]] for rows, keys in blocks]
+    pairs = zip(blocks, masks, strict=True)
+    return [attention_weights(_part(q, rows), _part(k, keys), m, scale) for (rows, keys), m in pairs]
+
+
+@primitive(method=None, saves=_block_weights)
 def attention(q: Array, k: Array, v: Array, mask: Array, scale: float, saved: Any) -> Array:
     """``softmax(q kT scale) v`` in one operation, which passes over the blocks of pairs that ``mask`` blocks.
 
