@@ -8,7 +8,7 @@ like any other, so checking it the same way (order 2) checks that the rule itsel
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -27,8 +27,7 @@ class GradcheckError(AssertionError):
     """A gradient and the finite differences disagree, or their agreement would prove nothing."""
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """One line of the report: one input at one order."""
 
     order: int
@@ -49,10 +48,8 @@ class GradcheckReport:
     checks: list[Check] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        rows = [("order", "input", "shape", "checked", "largest error", "note")]
-        for c in self.checks:
-            error = f"{c.largest_error:.1e}"
-            rows.append((str(c.order), c.input, str(c.shape), c.method, error, c.note))
+        rows: list[tuple[str, ...]] = [("order", "input", "shape", "checked", "largest error", "note")]
+        rows += [(*map(str, c[:4]), f"{c.largest_error:.1e}", c.note) for c in self.checks]
         widths = [max(map(len, column)) for column in zip(*rows)]
         table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         return "\n".join([f"gradcheck passed: eps {self.eps}, atol {self.atol}, rtol {self.rtol}", *table])
@@ -92,13 +89,12 @@ def gradcheck(
     return report
 
 
-@dataclass(frozen=True)
-class _Input:
+class _Input(NamedTuple):
     """An argument of the function; where gradients are checked, `value` is a float64 array."""
 
     label: str
     value: Any
-    checked: bool = False
+    checked: bool
     tensor: bool = True
     name: str | None = None
     note: str = ""
@@ -119,12 +115,12 @@ def _prepare(inputs: Sequence[Any]) -> list[_Input]:
         value = np.array(x.data if tensor else x)
         name = x.name if tensor else None
         label = f"{position} ({name})" if name else str(position)
-        if np.issubdtype(value.dtype, np.floating):
+        if value.dtype.kind == "f":
             note = "" if value.dtype == np.float64 else f"{value.dtype} taken as float64"
-            checked = (tensor and x.requires_grad) or not asked
-            prepared.append(_Input(label, value.astype(np.float64), checked, name=name, note=note))
+            checked = not asked or (tensor and x.requires_grad)
+            prepared.append(_Input(label, value.astype(np.float64), checked, True, name, note))
         else:
-            prepared.append(_Input(label, value if tensor else x, tensor=tensor, name=name))
+            prepared.append(_Input(label, value if tensor else x, False, tensor, name))
     if not any(x.checked for x in prepared):
         raise GradcheckError("gradcheck proves nothing: no input is a floating-point Tensor or array")
     return prepared
@@ -137,17 +133,25 @@ def _check(f: Function, inputs: list[_Input], report: GradcheckReport, order: in
     outputs = _call(f, arguments)
     seeds = [rng.choice([-1.0, 1.0], y.shape) * rng.uniform(0.5, 1.5, y.shape) for y in outputs]
     moves = _Moves(f, inputs, [y.data for y in outputs], seeds, report, order)
-    gradients = iter(_gradients(outputs, [a for a, x in zip(arguments, inputs) if x.checked], seeds))
-    checks = [moves.compare(i, next(gradients), rng) for i, x in enumerate(inputs) if x.checked]
+    if not all(np.isfinite(y.data).all() for y in outputs):
+        moves.fail("f is not finite at the given inputs")
+    if moves.rise() != 0:
+        moves.fail("f gives different values for the same inputs; let it seed its own random numbers")
+
+    def gradients(xs: Sequence[Any], ys: Sequence[Tensor], seeds: Sequence[Any], **how: Any) -> Any:
+        wanted = [x for x, given in zip(xs, inputs) if given.checked]
+        total: Any = sum((y * seed).sum() for y, seed in zip(ys, seeds))
+        return grad(total, wanted, allow_unused=True, **how) if total.requires_grad else [None] * len(wanted)
+
+    checked = [i for i, x in enumerate(inputs) if x.checked]
+    checks = [moves.compare(i, g, rng) for i, g in zip(checked, gradients(arguments, outputs, seeds))]
     if all(check.note.startswith("zero") for check in checks):
         moves.fail("proves nothing: every gradient and every difference is zero. Does f use its arguments?")
     report.checks.extend(checks)
 
-    def gradient(*arguments: Any) -> tuple[Tensor, ...]:
+    def gradient(*arguments: Any) -> list[Tensor]:
         xs, seeds = arguments[: len(inputs)], arguments[len(inputs) :]
-        wanted = [a for a, x in zip(xs, inputs) if x.checked]
-        found = _gradients(_call(f, xs), wanted, seeds, create_graph=True)
-        return tuple(g for g in found if g is not None)
+        return [g for g in gradients(xs, _call(f, xs), seeds, create_graph=True) if g is not None]
 
     if order < last:
         more = [_Input(f"seed {i}", seed, checked=True) for i, seed in enumerate(seeds)]
@@ -159,9 +163,7 @@ def _call(f: Function, arguments: Sequence[Any]) -> list[Tensor]:
     outputs = list(result) if isinstance(result, (tuple, list)) else [result]
     for y in outputs:
         if not isinstance(y, Tensor):
-            raise TypeError(
-                f"gradcheck: f must return a Tensor or a tuple of Tensors, got {type(y).__name__}"
-            )
+            raise TypeError(f"gradcheck: f must return a Tensor or several, got {type(y).__name__}")
         if y.dtype != np.float64:
             raise GradcheckError(
                 f"gradcheck proves nothing: f returns {y.dtype} for float64 inputs, and differences in "
@@ -170,66 +172,7 @@ def _call(f: Function, arguments: Sequence[Any]) -> list[Tensor]:
     return outputs
 
 
-def _gradients(
-    outputs: Sequence[Tensor], inputs: Sequence[Tensor], seeds: Sequence[Any], create_graph: bool = False
-) -> Sequence[Any]:
-    tracked = [i for i, y in enumerate(outputs) if y.requires_grad]
-    if not tracked:
-        return [None] * len(inputs)
-    ys, gs = [outputs[i] for i in tracked], [seeds[i] for i in tracked]
-    return grad(ys, inputs, gs, create_graph=create_graph, allow_unused=True)  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True)
-class _Slopes:
-    """For each direction the slope behind the input, the slope ahead, and the one the gradient promises."""
-
-    behind: Array
-    ahead: Array
-    promised: Array
-    atol: float
-    rtol: float
-
-    @property
-    def difference(self) -> Array:
-        return (self.behind + self.ahead) / 2
-
-    @property
-    def gap(self) -> Array:
-        return abs(self.ahead - self.behind)
-
-    @property
-    def error(self) -> Array:
-        return abs(self.promised - self.difference)
-
-    @property
-    def tolerance(self) -> Array:
-        return self.atol + self.rtol * abs(self.difference)
-
-    @property
-    def wrong(self) -> Array:
-        return ~(self.error <= self.tolerance)  # so that nan is wrong
-
-    def __str__(self) -> str:
-        promised, difference, tolerance = self.promised[0], self.difference[0], self.tolerance[0]
-        sides = (
-            f" ({self.behind[0]:.9g} behind, {self.ahead[0]:.9g} ahead)" if self.gap[0] > tolerance else ""
-        )
-        return (
-            f"backward says {promised:.9g}, finite differences say {difference:.9g}{sides}, "
-            f"and the tolerance is {tolerance:.3g} (atol {self.atol} + rtol {self.rtol} * |difference|)"
-        )
-
-    @property
-    def enclosing(self) -> Array:
-        """Whether the two sides clearly disagree, and the promise lies between them."""
-        low, high = np.minimum(self.behind, self.ahead), np.maximum(self.behind, self.ahead)
-        between = (low - self.tolerance <= self.promised) & (self.promised <= high + self.tolerance)
-        return between & (self.gap > KINK * self.tolerance)
-
-
-@dataclass(frozen=True)
-class _Moves:
+class _Moves(NamedTuple):
     """How much <seeds, f> rises when one input moves, beside what its gradient promises."""
 
     f: Function
@@ -238,12 +181,6 @@ class _Moves:
     seeds: Sequence[Array]
     report: GradcheckReport
     order: int
-
-    def __post_init__(self) -> None:
-        if not all(np.isfinite(y).all() for y in self.outputs):
-            self.fail("f is not finite at the given inputs")
-        if self.rise() != 0:
-            self.fail("f gives different values for the same inputs; let it seed its own random numbers")
 
     def fail(self, what: str) -> NoReturn:
         raise GradcheckError(f"gradcheck (order {self.order}): {what}")
@@ -260,77 +197,76 @@ class _Moves:
             rises = [np.sum((a.data - y) * s) for a, y, s in zip(after, self.outputs, self.seeds)]
         return float(sum(rises)) / self.unit
 
-    def slopes(self, position: int, gradient: Array, directions: Iterable[Array], eps: float) -> _Slopes:
-        x, found = self.inputs[position], []
-        for d in directions:
-            left, right = x.value - eps * d, x.value + eps * d
-            back, forth = (float(np.sum((to - x.value) * d) / np.sum(d**2)) for to in (left, right))
-            if not back < 0 < forth:
-                self.fail(f"a step of {eps} is lost beside the size of {self.where(position, d)}; raise eps")
-            moved = left != right  # a gradient of nan elsewhere is none of this direction's business
-            promise = gradient[moved] @ (right - left)[moved] / (forth - back)
-            slopes = [self.rise(position, left) / back, self.rise(position, right) / forth]
-            if not np.isfinite(slopes).all():
-                self.fail(f"f is not finite within {eps} of {self.where(position, d)}")
-            found.append([*slopes, promise])
-        behind, ahead, promised = (np.array(found) + 0.0).reshape(-1, 3).T  # + 0.0 makes 0 of -0
-        return _Slopes(behind, ahead, promised, self.report.atol, self.report.rtol)
-
     def where(self, position: int, direction: Array) -> str:
         index, *more = np.argwhere(direction).tolist()
         place = " along a random direction" if more else f" at {index}" if index else ""
         return f"input {self.inputs[position].label}{place}"
 
+    def slopes(self, position: int, gradient: Array, directions: Iterable[Array], eps: float) -> Array:
+        """For each direction: the slope behind the input, the slope ahead, and what the gradient promises."""
+        x, slopes = self.inputs[position].value, []
+        for d in directions:
+            behind, ahead = x - eps * d, x + eps * d
+            back, forth = (float(np.sum((to - x) * d) / np.sum(d**2)) for to in (behind, ahead))
+            if not back < 0 < forth:
+                self.fail(f"a step of {eps} is lost beside the size of {self.where(position, d)}; raise eps")
+            moved = behind != ahead  # a gradient of nan elsewhere is none of this direction's business
+            promise = gradient[moved] @ (ahead - behind)[moved] / (forth - back)
+            slopes.append([self.rise(position, behind) / back, self.rise(position, ahead) / forth, promise])
+            if not np.isfinite(slopes[-1][:2]).all():
+                self.fail(f"f is not finite within {eps} of {self.where(position, d)}")
+        table: Array = np.array(slopes).reshape(-1, 3).T + 0.0  # + 0.0 makes 0 of -0
+        return table
+
     def compare(self, position: int, found: Tensor | None, rng: np.random.Generator) -> Check:
         """Check one input, along each of its elements or along random directions."""
-        x, eps = self.inputs[position], self.report.eps
+        x, eps, atol, rtol = self.inputs[position], self.report.eps, self.report.atol, self.report.rtol
         gradient = np.zeros_like(x.value) if found is None else found.data / self.unit
         size = x.value.size
         exhaustive = size <= EXHAUSTIVE
         directions = np.eye(size) if exhaustive else rng.standard_normal((PROJECTIONS, size))
         directions = directions.reshape(len(directions), *x.value.shape)
-        slopes = self.slopes(position, gradient, directions, eps)
+        behind, ahead, promise = self.slopes(position, gradient, directions, eps)
+        difference, gap = (behind + ahead) / 2, abs(ahead - behind)
+        error, tolerance = abs(promise - difference), atol + rtol * abs(difference)
+        wrong = ~(error <= tolerance)  # so that nan is wrong
 
         # At a kink any number between the slopes may be right. Where the promise happens to be their mean, a
         # mere bend looks the same, but there a smaller step brings the slopes together.
-        kink = slopes.enclosing
-        mean = np.flatnonzero(kink & ~slopes.wrong)
-        kink[mean] = self.slopes(position, gradient, directions[mean], eps / 2).gap > 0.75 * slopes.gap[mean]
+        kink = (gap > KINK * tolerance) & (error <= gap / 2 + tolerance)
+        mean = np.flatnonzero(kink & ~wrong)
+        behind_half, ahead_half, _ = self.slopes(position, gradient, directions[mean], eps / 2)
+        kink[mean] = abs(ahead_half - behind_half) > 0.75 * gap[mean]
 
-        wrong = slopes.wrong & ~kink
-        if wrong.any():
-            worst = directions[np.argmax(np.where(wrong, slopes.error / slopes.tolerance, -1))]
-            if not exhaustive:
-                worst = self.worst_element(position, gradient, worst)
+        if (wrong & ~kink).any():
+            worst = directions[np.argmax(np.where(wrong & ~kink, error / tolerance, -1))]
+            worst = worst if exhaustive else self.worst_element(position, gradient, worst)
+            back, forth, says = self.slopes(position, gradient, [worst], eps)[:, 0]
+            allowed = atol + rtol * abs(back + forth) / 2
+            sides = f" ({back:.9g} behind, {forth:.9g} ahead)" if abs(forth - back) > allowed else ""
             self.fail(
-                f"the gradient of {self.where(position, worst)} is wrong: "
-                f"{self.slopes(position, gradient, [worst], eps)}"
-                + f"; {wrong.sum()} of {len(wrong)} checks of this input disagree" * (len(wrong) > 1)
-                + "; no path leads from the result to this input" * (found is None)
+                f"the gradient of {self.where(position, worst)} is wrong: backward says {says:.9g}, finite "
+                f"differences say {(back + forth) / 2:.9g}{sides}, and the tolerance is {allowed:.3g} (atol "
+                f"{atol} + rtol {rtol} * |difference|); {wrong.sum()} of {wrong.size} checks of it fail"
+                + ("; no path leads from the result to this input" if found is None else "")
             )
         for k in np.flatnonzero(kink):
             self.fail(
                 f"f has a kink within {eps} of {self.where(position, directions[k])}: the slope is "
-                f"{slopes.behind[k]:.6g} on one side and {slopes.ahead[k]:.6g} on the other (the gradient "
-                f"says {slopes.promised[k]:.6g}); move the input away from it"
+                f"{behind[k]:.6g} on one side and {ahead[k]:.6g} on the other (the gradient says "
+                f"{promise[k]:.6g}); move the input away from it"
             )
-        zero = (
-            max(abs(slopes.promised).max(initial=0), abs(slopes.difference).max(initial=0))
-            <= self.report.atol
-        )
+        zero = "zero everywhere" if np.all(np.maximum(abs(promise), abs(difference)) <= atol) else ""
         method = f"all {size} elements" if exhaustive else f"{PROJECTIONS} random directions of {size:,}"
-        note = ", ".join(filter(None, ["zero everywhere" if zero else "", x.note]))
-        return Check(self.order, x.label, x.value.shape, method, float(slopes.error.max(initial=0)), note)
+        note = ", ".join(filter(None, [zero, x.note]))
+        return Check(self.order, x.label, x.value.shape, method, float(error.max(initial=0)), note)
 
     def worst_element(self, position: int, gradient: Array, direction: Array) -> Array:
         """The one element that spoils a random direction most, found by halving the direction repeatedly."""
-        whole = direction
         while np.count_nonzero(direction) > 1:
-            first, second = np.array_split(np.flatnonzero(direction), 2)
-            halves = np.stack([direction.ravel()] * 2)
-            halves[0, second], halves[1, first] = 0, 0
-            halves = halves.reshape(2, *whole.shape)
-            error = self.slopes(position, gradient, halves, self.report.eps).error
-            direction = halves[np.argmax(error)]
-        element = (direction != 0).astype(np.float64)
-        return element if self.slopes(position, gradient, [element], self.report.eps).wrong.all() else whole
+            halves = np.stack([direction, direction])
+            for half, dropped in zip(halves, np.array_split(np.flatnonzero(direction), 2)):
+                half.flat[dropped] = 0
+            behind, ahead, promise = self.slopes(position, gradient, halves, self.report.eps)
+            direction = halves[np.argmax(abs(promise - (behind + ahead) / 2))]
+        return np.where(direction, 1.0, 0.0)
