@@ -179,7 +179,7 @@ def write(results: dict, folder: Path) -> None:
             for subject, (seconds, amount) in by_name.items():
                 reached = results["growth"][axis][subject]["counts"][-1]
                 what = f"per {growth.PER[axis]} (up to {reached:,}), {subject}"
-                rows.append([what, f"{seconds * 1e9:,.3g} ns", f"{amount:,.3g} bytes"])
+                rows.append([what, growth.said(seconds, "seconds"), growth.said(amount, "bytes")])
         parts.append(table(["", "time", "memory"], rows))
     if (findings := folder / "findings.md").exists():  # written by hand: what explains a missed target
         parts.append(findings.read_text())

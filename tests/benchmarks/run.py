@@ -8,6 +8,7 @@ and writes nothing, `--report` writes README.md anew from results.json.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import json
 import math
@@ -65,8 +66,9 @@ class Worker:
         return json.loads(line)
 
     def run(self, steps: int) -> dict:
-        self.process.stdin.write(f"{steps}\n")
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # answer() says why the worker died
+            self.process.stdin.write(f"{steps}\n")
+            self.process.stdin.flush()
         return self.answer()
 
     def close(self) -> None:
@@ -88,6 +90,7 @@ def measure(spec: str, subjects: list[str], *, rounds: int, block: float, thread
     workers, results = [], {}
     try:
         for subject in subjects:
+            print(f"  {subject:22}", "starts", end="\r", flush=True)
             worker = Worker(subject, spec, threads)
             workers.append(worker)
             results[subject] = {k: worker.ready[k] for k in ("skipped", "failed") if k in worker.ready}
