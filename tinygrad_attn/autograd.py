@@ -227,6 +227,7 @@ def constant(data: Array) -> Any:
 PRIMITIVES: dict[str, Primitive] = {}
 NUMPY: dict[Any, Callable[..., Any]] = {}  # NumPy's function or ufunc -> ours
 _REQUIRED = object()
+_READY = {float, int, bool, str, tuple, type(None)}  # arguments that are taken as they are
 
 
 class Primitive:
@@ -315,16 +316,20 @@ class Primitive:
             if isinstance(args[0], Node) or not isinstance(args[0], Iterable):
                 raise TypeError(f"{self.name}: takes a sequence of tensors, got {type(args[0]).__name__}")
             return (tuple(a if isinstance(a, Node) else Node.result_type(a) for a in args[0]), *args[1:])
-        bound = [self._bind_one(i, a) for i, a in enumerate(args)]
-        if not any(isinstance(bound[i], Node) for i in self.operands):
+        bound = list(args)
+        tracked = False
+        for i, a in enumerate(args):
+            if isinstance(a, Node):
+                tracked = tracked or i in self.operands
+            elif a.__class__ not in _READY:
+                bound[i] = self._lift(i, a)
+        if not tracked:  # numbers alone: they become Tensors of their own dtype
             for i in self.operands:
                 if args[i] is not None:
                     bound[i] = Node.result_type(args[i])
         return tuple(bound)
 
-    def _bind_one(self, position: int, a: Any) -> Any:
-        if a is None or (isinstance(a, (Node, float, int)) and not isinstance(a, np.generic)):
-            return a
+    def _lift(self, position: int, a: Any) -> Any:
         if position not in self.operands:  # a mask, an index: the graph keeps its own copy
             return a.copy() if isinstance(a, np.ndarray) and a.flags.writeable else a
         if isinstance(a, np.generic) or (isinstance(a, np.ndarray) and a.ndim == 0):

@@ -196,6 +196,9 @@ class Tensor(Node):
     def __format__(self, spec: str) -> str:
         return format(self._data.item() if self._data.size == 1 else self._data, spec)
 
+    def __pos__(self) -> Tensor:
+        return self
+
     # ----------------------------------------------------------------------------------------- as a sequence
 
     def __len__(self) -> int:
