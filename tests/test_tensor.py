@@ -247,7 +247,7 @@ def test_attributes_that_do_not_exist_are_errors():
     with pytest.raises(AttributeError):
         x.gradient = 1
     with pytest.raises(AttributeError):
-        x.requires_grads
+        _ = x.requires_grads
     with pytest.raises(AttributeError):
         x.shape = (1, 1)
 

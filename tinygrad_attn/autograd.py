@@ -330,10 +330,10 @@ class Primitive:
         return tuple(bound)
 
     def _lift(self, position: int, a: Any) -> Any:
-        if position not in self.operands:  # a mask, an index: the graph keeps its own copy
-            return a.copy() if isinstance(a, np.ndarray) and a.flags.writeable else a
         if isinstance(a, np.generic) or (isinstance(a, np.ndarray) and a.ndim == 0):
             return a.item()
+        if position not in self.operands:  # a mask, an index: the graph keeps its own copy
+            return a.copy() if isinstance(a, np.ndarray) and a.flags.writeable else a
         return Node.result_type(a)
 
     def _complete(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -493,9 +493,8 @@ def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
             values.append(saved)
         out = op.forward(*values)
     except (ValueError, TypeError, IndexError) as error:
-        if str(error).startswith(f"{op.name}: ") and "gufunc" not in str(
-            error
-        ):  # NumPy's matmul names itself
+        ours = str(error).startswith(f"{op.name}: ")
+        if ours and "gufunc" not in str(error):  # NumPy's matmul names itself
             raise
         raise op.explain(error, values) from error
     wanted = wanted and mode.recording and op.differentiable
