@@ -127,7 +127,9 @@ def scatter_rows(g: Array, ids: Array, n: int) -> Array:
     if ids.size:
         order = np.argsort(ids, kind="stable")  # equal ids side by side, so that each run is one sum
         ids = ids[order]
-        starts = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]])
+        begins = np.ones(len(ids), bool)
+        np.not_equal(ids[1:], ids[:-1], out=begins[1:])
+        starts = np.flatnonzero(begins)
         total[ids[starts]] = np.add.reduceat(g.reshape(-1, width)[order], starts, axis=0)
     return total
 
