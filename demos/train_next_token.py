@@ -12,12 +12,14 @@ import argparse
 import hashlib
 import json
 import math
+import re
 import signal
 import sys
 import textwrap
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -273,9 +275,14 @@ class Run:
 
     # -- looking at the model --
 
-    @property
+    @cached_property
     def watched(self):
-        return self.val_ids[: min(WATCHED_TOKENS, self.settings.block_size)]
+        """Ids of the first held-out stretch of plain words, or of the beginning where there is none."""
+        n = min(WATCHED_TOKENS, self.settings.block_size)
+        words = re.compile(rf"\b[^\W\d_](?:[^\W\d_]| (?! )){{{n - 1}}}")
+        found = words.search(self.text, len(self.train_ids))
+        start = found.start() - len(self.train_ids) if found else 0
+        return self.val_ids[start : start + n]
 
     def watch(self):
         """Record who attends to whom in the watched sentence: (n_layer, n_head, T, T)."""
