@@ -189,6 +189,8 @@ def main() -> int:
     if args.quick and not args.only:
         wanted.remove("XL")
     subjects = [s.strip() for s in args.subjects.split(";")] if args.subjects else list(SUBJECTS)
+    if hasattr(os, "getloadavg") and os.getloadavg()[0] > 0.5:
+        print(f"the machine is busy (load {os.getloadavg()[0]:.1f}): expect noise", file=sys.stderr)
     if hasattr(os, "sched_setaffinity"):  # also bounds the pools that no environment variable reaches
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])
     options = {"threads": args.threads, "rounds": 1 if args.quick else args.repeats}
