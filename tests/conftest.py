@@ -7,12 +7,18 @@ skipped once more (`--only-skipped`) and takes a missing extra for a failure (`R
 
 import os
 import re
+from pathlib import Path
 
 import hypothesis
 import numpy as np
 import pytest
 
 os.environ["MPLBACKEND"] = "agg"  # before anything imports matplotlib: figures go to files, never to a window
+
+# Programs that a test starts find this checkout, whether or not it is installed.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
+)
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
