@@ -533,7 +533,7 @@ def test_axe_finds_no_barrier(show, page, batched, width, scheme):
         view = show(each, width=width, color_scheme=scheme)
         view.evaluate(source)
         steps = len(read(each)["steps"])
-        for i in range(0, steps, max(1, steps // 6)):
+        for i in range(0, steps, steps // 3):
             view.evaluate(f"location.hash = '#step={i + 1}&cell=0,0'")
             until(view, f"document.querySelector('input[type=range]').value == '{i}'")
             found = view.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]

@@ -138,6 +138,7 @@ def drawings(backward: Backward, depth: int | None) -> dict[str, Any]:
         options: Options = {**DEFAULTS, "depth": limit, "max_nodes": None, "legend": False, "show_shapes": False, "show_formulas": False}
         picture = ladder_picture(backward, options)
         picture.attributes["ratio"] = RATIO
+        picture.attributes.pop("label", None)  # remarks for a picture that stands alone
         for box in picture.boxes:
             box.tooltip = ""  # the page says more
         if len(picture.boxes) > LARGEST and ladders:

@@ -127,13 +127,13 @@ class Card {
       matrix.element.classList.add(tensor.isBackward ? "lane-backward" : "lane-forward");
       matrix.element.classList.toggle("result", tensor === this.result);
       matrix.element.addEventListener("keydown", (event) => this.walk(event, matrix));
+      const first = matrix.cells.values().next().value;
+      if (first) first.tabIndex = 0; // one stop of the tab key per matrix; arrows go on from there
       if (sign) row.append(make("span", { class: "sign", "aria-hidden": "true" }, sign));
       row.append(matrix.element);
       return matrix;
     });
     this.main = this.matrices.find((matrix) => matrix.tensor === this.result);
-    const first = this.main?.cells.values().next().value;
-    if (first) first.tabIndex = 0;
     return row;
   }
 

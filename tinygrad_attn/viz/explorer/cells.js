@@ -25,6 +25,21 @@ class TensorView {
     return this.decodedMap;
   }
 
+  /** {min, mean, max} of all numbers, and the largest finite magnitude, which sets a colour scale. */
+  get range() {
+    if (this.measured === undefined) {
+      let [min, max, total, largest] = [Infinity, -Infinity, 0, 0];
+      for (const value of this.values ?? []) {
+        if (value < min) min = value;
+        if (value > max) max = value;
+        total += value;
+        if (Number.isFinite(value) && Math.abs(value) > largest) largest = Math.abs(value);
+      }
+      this.measured = { min, max, mean: total / this.size, largest };
+    }
+    return this.measured;
+  }
+
   flat(index) { return index.reduce((sum, i, axis) => sum + i * this.strides[axis], 0); }
 
   unravel(flat) { return this.strides.map((stride, axis) => Math.floor(flat / stride) % this.shape[axis]); }
@@ -312,7 +327,7 @@ const MOST_TERMS = 8; // a longer sum is shown by its first terms and its last o
 function writeTree(tree, mode, digits = 3) {
   const number = (value, exact) => (exact && Number.isInteger(value) ? String(value).replace("-", "−") : formatNumber(value, digits));
 
-  const write = (node, strength, right = false) => {
+  const write = (node, strength) => { // in brackets if it binds less strongly than its surroundings ask
     if (node.ref) {
       if (mode === "symbols") return [{ tensor: node.ref, text: node.ref.name }, node.index.length ? `[${node.ref.label(node.index)}]` : ""];
       const values = node.ref.values;
@@ -328,15 +343,15 @@ function writeTree(tree, mode, digits = 3) {
       return [`${node.call}(`, ...join(shorten(node.terms.map((t) => write(t, 0))), ", "), ")"];
     }
     if (node.sum !== undefined) {
-      if (mode === "symbols" && node.body) return wrap([`Σ${subscript(node.sum)} `, ...write(node.body, 2)], strength > 1);
-      return wrap(join(shorten(node.terms.map((t) => write(t, 1))), " + "), strength > 0);
+      if (mode === "symbols" && node.body) return wrap([`Σ${subscript(node.sum)} `, ...write(node.body, 2)], strength > 1.5);
+      return wrap(join(shorten(node.terms.map((t) => write(t, 1))), " + "), strength > 1);
     }
     const own = STRENGTH[node.operator];
     if (node.terms.length === 1) return wrap([node.operator, ...write(node.terms[0], 3)], strength > 1);
     const [a, b] = node.terms;
     const tight = node.operator === "^" ? "^" : ` ${node.operator} `;
     const ordered = node.operator === "−" || node.operator === "/" || node.operator === "^";
-    return wrap([...write(a, own), tight, ...write(b, ordered ? own + 1 : own, true)], own < strength || (right && own === strength && ordered));
+    return wrap([...write(a, own), tight, ...write(b, ordered ? own + 0.5 : own)], own < strength);
   };
 
   return merge(write(tree, 0));

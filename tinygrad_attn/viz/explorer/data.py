@@ -280,7 +280,8 @@ class Collector:
             return None
         first: list[str | None] = operands[0]["axes"]
         if node.op == "matmul":
-            return [*first[:-1], operands[1]["axes"][-1]]
+            axes = [*first[:-1], operands[1]["axes"][-1]]
+            return [*axes[:-2], "query", "key"] if axes[-2:] == ["T", "T"] else axes
         if node.op in ("swapaxes", "transpose") and node.tensor.op is not None:
             marked = np.empty([axis + 1 for axis in range(len(first))])
             return [first[n - 1] for n in node.tensor.op.forward(marked, *node.arguments[1:]).shape]

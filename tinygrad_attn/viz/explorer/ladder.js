@@ -48,6 +48,7 @@ class Ladder {
       this.edges.push({ group, ends: [tail, head] });
     }
     this.placeFolded();
+    this.translate(svg);
     for (const link of svg.querySelectorAll("a")) link.replaceWith(...link.childNodes);
     this.home = svg.viewBox.baseVal.width ? [...svg.getAttribute("viewBox").split(/[\s,]+/).map(Number)] : [0, 0, 100, 100];
     this.svg = svg;
@@ -71,6 +72,15 @@ class Ladder {
       if (event.key === "Enter") { event.stopPropagation(); activate(); }
     });
     return members.map((member) => member.index);
+  }
+
+  /** The few words of the drawing that are no names. */
+  translate(svg) {
+    for (const text of svg.querySelectorAll(".cluster.forward > text, .cluster.backward > text, .node text:not([font-weight])")) {
+      const [, count, word] = /^(\d+ )?([a-z ]+)$/.exec(text.textContent) ?? [];
+      const key = `drawing_${word?.replaceAll(" ", "_")}`;
+      if (this.language.has(key)) text.textContent = this.language.text(key, { count: count?.trim() });
+    }
   }
 
   /** A value that is folded into the formula of its only reader has no box of its own: that reader's box stands for it. */

@@ -22,19 +22,17 @@ class Scale {
     this.unit = unit;
   }
 
-  static around(tensors) {
-    let limit = 0;
-    for (const tensor of tensors) {
-      for (const value of tensor.values ?? []) if (Number.isFinite(value) && Math.abs(value) > limit) limit = Math.abs(value);
-    }
-    return new Scale(limit);
-  }
+  static around(tensors) { return new Scale(Math.max(0, ...tensors.map((tensor) => tensor.range.largest))); }
 
-  colour(value, palette) {
+  mix(value, palette) {
     const share = Math.max(-1, Math.min(1, value / this.limit));
     const end = this.unit || share < 0 ? palette.negative : palette.positive;
     const amount = Math.abs(share) ** 0.8;
-    const rgb = palette.zero.map((from, i) => Math.round(from + (end[i] - from) * amount));
+    return palette.zero.map((from, i) => Math.round(from + (end[i] - from) * amount));
+  }
+
+  colour(value, palette) {
+    const rgb = this.mix(value, palette);
     const [r, g, b] = rgb.map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
     const light = 0.2126 * r + 0.7152 * g + 0.0722 * b;
     return { paper: `rgb(${rgb.join(" ")})`, ink: light > 0.179 ? "#000" : "#fff" };
@@ -49,7 +47,7 @@ class Scale {
 function readPalette() {
   const style = getComputedStyle(document.documentElement);
   const rgb = (name) => style.getPropertyValue(name).trim().split(/\s+/).map(Number);
-  return { negative: rgb("--heat-negative"), positive: rgb("--heat-positive"), zero: rgb("--heat-zero") };
+  return { negative: rgb("--heat-negative"), positive: rgb("--heat-positive"), zero: rgb("--heat-zero"), ink: style.getPropertyValue("--ink").trim() };
 }
 
 class Matrix {
@@ -141,43 +139,52 @@ class Matrix {
       }
     });
     this.paint();
+    this.isPlain = true;
     return make("div", {}, make("div", { class: "scroll" }, box), make("p", { class: "statistics" }, this.statistics()), numbers);
+  }
+
+  /** The picture without marks: one pixel per cell, to be stretched. */
+  picture() {
+    const image = new ImageData(this.columns, this.rows);
+    this.hatched = [];
+    for (let i = 0; i < this.rows * this.columns; i++) {
+      const flat = this.base + i;
+      const value = this.tensor.values[flat];
+      if (!Number.isFinite(value) || this.blocked?.(flat)) this.hatched.push(i);
+      else image.data.set([...this.scale.mix(value, this.palette), 255], 4 * i);
+    }
+    const canvas = make("canvas", { width: this.columns, height: this.rows });
+    canvas.getContext("2d").putImageData(image, 0, 0);
+    return canvas;
   }
 
   paint(lit = new Set(), selected = null) {
     const context = this.canvas.getContext("2d");
     const size = this.cellSize;
+    const place = (i) => [(i % this.columns) * size, Math.floor(i / this.columns) * size];
+    this.drawn ??= this.picture();
     context.clearRect(0, 0, this.canvas.width, this.canvas.height);
-    for (let row = 0; row < this.rows; row++) {
-      for (let column = 0; column < this.columns; column++) {
-        const flat = this.flatAt(row, column);
-        const value = this.tensor.values[flat];
-        const [x, y] = [column * size, row * size];
-        if (!Number.isFinite(value) || this.blocked?.(flat)) {
-          context.strokeStyle = "#8885";
-          context.beginPath();
-          context.moveTo(x, y + size);
-          context.lineTo(x + size, y);
-          context.stroke();
-        } else {
-          context.fillStyle = this.scale.colour(value, this.palette).paper;
-          context.fillRect(x, y, size, size);
-        }
-        if (lit === "all" || lit.has(flat) || flat === selected) {
-          context.strokeStyle = getComputedStyle(this.canvas).color;
-          context.lineWidth = flat === selected ? 2 : 1;
-          context.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
-          context.lineWidth = 1;
-        }
-      }
+    context.imageSmoothingEnabled = false;
+    context.drawImage(this.drawn, 0, 0, this.canvas.width, this.canvas.height);
+    context.strokeStyle = "#8888";
+    context.beginPath();
+    for (const i of this.hatched) {
+      const [x, y] = place(i);
+      context.moveTo(x, y + size);
+      context.lineTo(x + size, y);
     }
+    context.stroke();
+    context.strokeStyle = this.palette.ink;
+    const marked = lit === "all" ? [] : [...lit].filter((flat) => this.holds(flat));
+    for (const flat of selected === null || !this.holds(selected) ? marked : [...marked, selected]) {
+      const [x, y] = place(flat - this.base);
+      context.lineWidth = flat === selected ? 2 : 1;
+      context.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
+    }
+    if (lit === "all") context.strokeRect(0.5, 0.5, this.canvas.width - 1, this.canvas.height - 1);
   }
 
-  statistics() {
-    let [least, most, total] = [Infinity, -Infinity, 0];
-    for (const value of this.tensor.values) { least = Math.min(least, value); most = Math.max(most, value); total += value; }
-    return this.describe({ min: least, max: most, mean: total / this.tensor.size });
-  }
+  statistics() { return this.describe(this.tensor.range); }
 
   describe({ min, mean, max }) {
     const [low, middle, high] = [min, mean, max].map((value) => formatNumber(value, this.digits));
@@ -201,7 +208,12 @@ class Matrix {
 
   /** Marks the cells that were read and the selected one. */
   mark(lit, selected) {
-    if (this.canvas) { this.paint(lit ?? new Set(), selected); return; }
+    if (this.canvas) {
+      const plain = !lit && selected === null;
+      if (!plain || !this.isPlain) this.paint(lit ?? new Set(), selected);
+      this.isPlain = plain;
+      return;
+    }
     for (const [flat, cell] of this.cells) {
       cell.classList.toggle("lit", lit === "all" || Boolean(lit?.has(flat)));
       const chosen = flat === selected;

@@ -67,7 +67,7 @@ class Player {
     tools.setAttribute("aria-label", t("toolbar"));
     tools.replaceChildren(
       this.button("twin", t("twin"), () => this.twin(), "b"), this.button("search", t("search"), () => this.openSearch(), "/"),
-      switches("checks", "≈", "g", this.checks), switches("numbers", "0.1", "n", this.numbers),
+      switches("checks", t("checksShort"), "g", this.checks), switches("numbers", t("numbersShort"), "n", this.numbers),
       this.button("language", t("language"), () => this.switchLanguage()),
       this.button("theme", "◐", () => { this.setTheme(this.theme === "dark" ? "light" : "dark"); this.show(); }),
       this.button("print", t("printShort"), () => print()), this.button("help", "?", () => this.openHelp()));

@@ -10,9 +10,13 @@ const STRINGS = {
     twin: "value ⇄ gradient", search: "search", theme: "Light or dark", help: "Help", print: "Print as a handout", printShort: "print",
     language: "中文", close: "Close",
     zoomIn: "Zoom in", zoomOut: "Zoom out", fit: "Fit to window", open: "Open modules", collapse: "Collapse modules",
-    checks: "numeric check", numbers: "numbers",
+    checks: "Numeric check on or off", checksShort: "check", numbers: "Numbers or colours", numbersShort: "numbers",
     toolbar: "View", transport: "Player", ladder: "Graph: forward on the left, backward on the right", timeline: "Step",
     noDrawing: "Drawn as a list: the program dot of Graphviz was not found when this page was written.",
+
+    drawing_forward: "forward", drawing_backward: "backward", drawing_parameter: "parameter", drawing_leaf: "leaf",
+    drawing_input: "input", drawing_constant: "constant", drawing_operations: "{count} operations",
+    drawing_operation: "{count} operation", drawing_steps_backward: "{count} steps backward",
 
     laneForward: "forward", laneBackward: "backward",
     stepOf: "step {n} of {total}", stepTitle: "Step {n}: {name}",
@@ -94,9 +98,13 @@ const STRINGS = {
     twin: "值 ⇄ 梯度", search: "搜索", theme: "浅色或深色", help: "帮助", print: "打印讲义", printShort: "打印",
     language: "English", close: "关闭",
     zoomIn: "放大", zoomOut: "缩小", fit: "适应窗口", open: "展开模块", collapse: "折叠模块",
-    checks: "数值检验", numbers: "数字",
+    checks: "显示或隐藏数值检验", checksShort: "检验", numbers: "数字或颜色", numbersShort: "数字",
     toolbar: "视图", transport: "播放器", ladder: "计算图：左边前向，右边反向", timeline: "步骤",
     noDrawing: "以列表显示：写出本页时没有找到 Graphviz 的 dot 程序。",
+
+    drawing_forward: "前向", drawing_backward: "反向", drawing_parameter: "参数", drawing_leaf: "叶子",
+    drawing_input: "输入", drawing_constant: "常量", drawing_operations: "{count} 个运算",
+    drawing_operation: "{count} 个运算", drawing_steps_backward: "反向 {count} 步",
 
     laneForward: "前向", laneBackward: "反向",
     stepOf: "第 {n} 步，共 {total} 步", stepTitle: "第 {n} 步：{name}",
