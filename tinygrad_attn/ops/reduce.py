@@ -124,7 +124,8 @@ def norm(x: Array, axis: Axis = None, keepdims: Any = False) -> Array:
 
 def _norm_rule(g: Array, out: Array, x: Array, axis: Axis, keepdims: bool) -> Array:
     length = spread(out, x, axis, keepdims)
-    return spread(g, x, axis, keepdims) * x / np.where(length == 0, 1, length)
+    unit = np.where(length == 0, 0, x / np.where(length == 0, 1, length))
+    return spread(g, x, axis, keepdims) * unit
 
 
 norm.gradients(x=_norm_rule)
