@@ -13,6 +13,7 @@ guard, the dtype guard.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
 import weakref
@@ -208,12 +209,9 @@ class Node:
         return lock
 
 
-new: Callable[[type[Any]], Any] = object.__new__
-
-
 def constant(data: Array) -> Any:
     """A Tensor around an array that nobody else writes to, with no history."""
-    node: Node = new(Node.result_type)
+    node: Node = object.__new__(Node.result_type)
     node._data = data
     node._requires_grad = node._retains_grad = False
     node._grad = node.name = node.op = node.args = node._saved = None
@@ -226,7 +224,6 @@ def constant(data: Array) -> Any:
 
 PRIMITIVES: dict[str, Primitive] = {}
 NUMPY: dict[Any, Callable[..., Any]] = {}  # NumPy's function or ufunc -> ours
-_REQUIRED = object()
 _READY = {float, int, bool, str, tuple, type(None)}  # arguments that are taken as they are
 
 
@@ -248,34 +245,30 @@ class Primitive:
         variadic: bool = False,
         promotes: bool = False,
     ) -> None:
-        names = forward.__code__.co_varnames[: forward.__code__.co_argcount]
+        parameters = [p.replace(annotation=p.empty) for p in inspect.signature(forward).parameters.values()]
+        parameters = parameters[:-1] if saves else parameters
         self.forward = forward
         self.saves = saves  # intermediates that forward and rules share: one more argument, a tuple
         self.variadic = variadic  # the first argument is a sequence of operands
         self.promotes = promotes  # operands broadcast elementwise, and scalars and integers are weak
-        defaults = forward.__defaults__ or ()
-        self.params = names
-        if saves:
-            self.params, defaults = names[:-1], defaults[:-1]
-        self.defaults = (_REQUIRED,) * (len(self.params) - len(defaults)) + defaults
+        self.many = False  # the forward gives several arrays
+        self.signature = inspect.Signature(parameters)
+        self.params = tuple(p.name for p in parameters)
+        self.defaults = tuple(p.default for p in parameters)
         self.operands: tuple[int, ...] = (0,)
         self.rules: dict[str, Rule] = {}
+        self.by_position: tuple[Any, ...] = ()
         self.joint: Rule | None = None
+        self.differentiable = False
         self.rewrite: Callable[..., Any] | None = None
         self.remedy: Callable[..., str] | None = None
-        self.by_position: tuple[Any, ...] = ()
-        self.many = False  # the forward gives several arrays
-        self.differentiable = False
         self.__name__ = self.__qualname__ = self.name = forward.__name__
         self.__doc__ = forward.__doc__
         self.__module__ = forward.__module__
         self.__wrapped__ = forward
 
     def __repr__(self) -> str:
-        shown = (
-            n if d is _REQUIRED else f"{n}={d!r}" for n, d in zip(self.params, self.defaults, strict=True)
-        )
-        return f"{self.name}({', '.join(shown)})"
+        return f"{self.name}{self.signature}"
 
     def gradients(self, **rules: Rule) -> None:
         """State one rule per differentiable argument, named by the argument."""
@@ -292,11 +285,8 @@ class Primitive:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         bound = self.bind(args, kwargs)
-        if self.rewrite is not None:
-            rewritten = self.rewrite(*bound)
-            if rewritten is not None:
-                return rewritten
-        return apply(self, bound)
+        rewritten = self.rewrite(*bound) if self.rewrite is not None else None
+        return apply(self, bound) if rewritten is None else rewritten
 
     def of(self, *args: Any) -> Any:
         """The operation on whatever a rule is running on."""
@@ -311,7 +301,12 @@ class Primitive:
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments in order, operands lifted to Tensors; scalars stay scalars, which are weak."""
         if kwargs or len(args) != len(self.params):
-            args = self._complete(args, kwargs)
+            try:
+                given = self.signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{self}: {error}") from None
+            given.apply_defaults()
+            args = given.args
         if self.variadic:
             if isinstance(args[0], Node) or not isinstance(args[0], Iterable):
                 raise TypeError(f"{self.name}: takes a sequence of tensors, got {type(args[0]).__name__}")
@@ -336,33 +331,14 @@ class Primitive:
             return a.copy() if isinstance(a, np.ndarray) and a.flags.writeable else a
         return Node.result_type(a)
 
-    def _complete(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        if len(args) > len(self.params):
-            raise TypeError(f"{self}: takes {len(self.params)} arguments, got {len(args)}")
-        given = [*args, *self.defaults[len(args) :]]
-        for name, value in kwargs.items():
-            if name not in self.params:
-                raise TypeError(f"{self}: has no argument {name!r}")
-            position = self.params.index(name)
-            if position < len(args):
-                raise TypeError(f"{self}: got {name!r} twice")
-            given[position] = value
-        for name, value in zip(self.params, given, strict=True):
-            if value is _REQUIRED:
-                raise TypeError(f"{self}: {name!r} is missing")
-        return tuple(given)
-
     def explain(self, error: Exception, values: Sequence[Any]) -> Exception:
         """The error of a failed forward, with the operation, the shapes and the remedy in it."""
         operands = values[0] if self.variadic else [values[i] for i in self.operands]
         shapes = " and ".join(str(np.shape(a)) for a in operands)
-        skipped = (0,) if self.variadic else self.operands
-        named = zip(self.params, values, strict=False)
-        rest = "".join(
-            f", {n}={v!r}" for i, (n, v) in enumerate(named) if i not in skipped and np.ndim(v) < 2
-        )
+        others = [i for i in range(len(self.params)) if i not in self.operands and np.ndim(values[i]) < 2]
+        given = "".join(f", {self.params[i]}={values[i]!r}" for i in others)
         remedy = f". {self.remedy(*values[: len(self.params)])}" if self.remedy else ""
-        return type(error)(f"{self.name}: cannot take shapes {shapes}{rest}: {error}{remedy}")
+        return type(error)(f"{self.name}: cannot take shapes {shapes}{given}: {error}{remedy}")
 
 
 def primitive(
@@ -412,25 +388,19 @@ def _method(op: Any) -> Callable[..., Any]:
 
 
 def _operator(op: Any, *, reflected: bool) -> Callable[..., Any]:
-    if not isinstance(op, Primitive):
-        return (lambda self, other: op(other, self)) if reflected else (lambda self, *other: op(self, *other))
-    if len(op.params) == 1:
-        return lambda self: apply(op, (self,))
+    if not isinstance(op, Primitive) or len(op.params) == 1:
+        return lambda self: op(self)
     tensor = Node.result_type
 
     def operator(self: Node, other: Any) -> Any:
         kind = other.__class__
+        args = (other, self) if reflected else (self, other)
         if (kind is tensor or kind is float) and op.rewrite is None:  # nothing to lift
-            return apply(op, (other, self) if reflected else (self, other))
-        if not _is_operand(other):
-            return NotImplemented
-        return op(other, self) if reflected else op(self, other)
+            return apply(op, args)
+        known = isinstance(other, (Node, int, float, np.ndarray, np.generic, list, tuple))
+        return op(*args) if known else NotImplemented
 
     return operator
-
-
-def _is_operand(value: Any) -> bool:
-    return isinstance(value, (Node, int, float, np.ndarray, np.generic, list, tuple))
 
 
 def _check_finite(op: Primitive, values: Iterable[Any], out: Any, source: str, what: str) -> None:
@@ -444,9 +414,7 @@ def _check_finite(op: Primitive, values: Iterable[Any], out: Any, source: str, w
     else:
         return
     shapes = ", ".join(str(np.shape(v)) for v in inputs)
-    raise FloatingPointError(
-        f"{op.name}: {bad} in the {what}, from inputs of shape {shapes}; made at {source}"
-    )
+    raise FloatingPointError(f"{op.name}: {bad} in the {what}, from inputs of shape {shapes}; made at {source}")
 
 
 def _is_float(value: Any) -> bool:
@@ -502,18 +470,13 @@ def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
         return [constant(a) for a in out]
     if out.__class__ is not np.ndarray and not op.many:
         out = np.asarray(out)
-    node: Node = new(Node.result_type)
-    node._data = out
-    node._grad = node.name = node._lock = node._locks = None
-    node._retains_grad = False
-    node._requires_grad = wanted
+    node: Node = constant(out)
     if mode.anomaly:
         node._source = _users_line()
         _check_finite(op, values, out, node._source, "result")
     if not wanted:
-        node.op = node.args = node._saved = node.scope = node.origin = None
-        node.index = 0
         return node
+    node._requires_grad = True
     node.op = op
     node.args = args
     node._saved = saved
@@ -577,9 +540,7 @@ def _on_path(order: list[Node], inputs: Iterable[Node]) -> set[Node]:
     needed = set(inputs)
     for node in order:
         args: Any = node.args or ()
-        if any(
-            isinstance(a, Node) and a in needed for a in (args[0] if node.op and node.op.variadic else args)
-        ):
+        if any(isinstance(a, Node) and a in needed for a in (args[0] if node.op and node.op.variadic else args)):
             needed.add(node)
     return needed
 
@@ -633,10 +594,7 @@ def _walk(
                 positions = op.operands
             if op.many:
                 zeros = map(np.zeros_like, node._data)
-                g = [
-                    (constant(z) if create_graph else z) if c is None else c
-                    for c, z in zip(g, zeros, strict=True)
-                ]
+                g = [(constant(z) if create_graph else z) if c is None else c for c, z in zip(g, zeros, strict=True)]
             together = op.joint(g, out, *values) if op.joint is not None else None
         for i in positions:
             a = args[i]
@@ -666,11 +624,7 @@ def _walk(
                     owned.add(a)
         if not retain_graph:
             node.args = node._locks = node._saved = None
-            if (
-                op is not part
-                and not op.many
-                and (node._data.base is None or node._data.base.flags.writeable)
-            ):
+            if op is not part and not op.many and (node._data.base is None or node._data.base.flags.writeable):
                 node._data.setflags(True)
     return found
 
@@ -683,9 +637,7 @@ def _fit(c: Array, node: Node, a: Node, create_graph: bool) -> Array:
             state.mode.origin = Origin(a, "unbroadcast", -1)
         fitted = unbroadcast(c, shape) if c.ndim >= len(shape) else c
         if fitted.shape != shape:
-            raise RuntimeError(
-                f"{node.op}: its rule gave a gradient of shape {c.shape} to an argument of {shape}"
-            )
+            raise RuntimeError(f"{node.op}: its rule gave a gradient of shape {c.shape} to an argument of {shape}")
         c = fitted
     if c.dtype != dtype:
         if create_graph:
@@ -723,9 +675,7 @@ def _seed(output: Any, gradient: Any, create_graph: bool) -> Any:
     if array.dtype.kind not in "fiub":
         raise TypeError(f"backward: a gradient of dtype {array.dtype} is not numeric")
     if array.shape != data.shape:
-        raise ValueError(
-            f"backward: the gradient has shape {array.shape}, but the output has shape {data.shape}"
-        )
+        raise ValueError(f"backward: the gradient has shape {array.shape}, but the output has shape {data.shape}")
     if not create_graph:
         return array.astype(data.dtype)
     if isinstance(gradient, Node):
@@ -807,12 +757,8 @@ def grad(
         if not isinstance(a, Node):
             raise TypeError(f"grad: input {i} is {type(a).__name__}, expected a Tensor")
         if not a._requires_grad:
-            raise RuntimeError(
-                f"grad: input {a.name or i} does not require gradients; set requires_grad=True first"
-            )
-    results, seeds = (
-        ([outputs], [grad_outputs]) if isinstance(outputs, Node) else (list(outputs), grad_outputs)
-    )
+            raise RuntimeError(f"grad: input {a.name or i} does not require gradients; set requires_grad=True first")
+    results, seeds = ([outputs], [grad_outputs]) if isinstance(outputs, Node) else (list(outputs), grad_outputs)
     seeds = [None] * len(results) if seeds is None else list(seeds)
     if len(seeds) != len(results):
         raise ValueError(f"grad: {len(results)} outputs need as many grad_outputs, got {len(seeds)}")

@@ -16,27 +16,23 @@ import numpy as np
 from . import autograd
 from .autograd import NUMPY, Array, Node, constant
 
+if TYPE_CHECKING:
+    from numpy.lib.mixins import NDArrayOperatorsMixin as Operators
+else:
+    Operators = object  # they are attached where operations are declared
+
 # What NumPy may compute from the bare arrays: nothing here has a gradient.
 _PLAIN = {
-    *(
-        np.argmax,
-        np.argmin,
-        np.argsort,
-        np.sign,
-        np.floor,
-        np.ceil,
-        np.isfinite,
-        np.isnan,
-        np.isinf,
-        np.signbit,
-    ),
-    *(np.shape, np.ndim, np.size, np.zeros_like, np.ones_like, np.empty_like, np.full_like, np.result_type),
-    *(np.allclose, np.isclose, np.array_equal, np.any, np.all, np.count_nonzero, np.array_repr, np.array_str),
-    *(np.logical_and, np.logical_or, np.logical_not, np.array2string, np.may_share_memory, np.shares_memory),
+    getattr(np, name)
+    for name in """
+    argmax argmin argsort sign signbit floor ceil isfinite isnan isinf allclose isclose array_equal any all
+    count_nonzero shape ndim size zeros_like ones_like empty_like full_like result_type logical_and logical_or logical_not
+    array_repr array_str array2string may_share_memory shares_memory
+    """.split()
 }
 
 
-class Tensor(Node):
+class Tensor(Node, Operators):
     """An array that can remember how it was made, so that `backward` can find its gradient.
 
     Args:
@@ -55,9 +51,7 @@ class Tensor(Node):
 
     __slots__ = ()
 
-    def __init__(
-        self, data: Any, *, requires_grad: bool = False, dtype: Any = None, name: str | None = None
-    ) -> None:
+    def __init__(self, data: Any, *, requires_grad: bool = False, dtype: Any = None, name: str | None = None) -> None:
         self._data = _as_array(data, dtype)
         self._requires_grad = self._retains_grad = False
         self._grad = self.op = self.args = self._saved = None
@@ -76,9 +70,7 @@ class Tensor(Node):
     @requires_grad.setter
     def requires_grad(self, wanted: bool) -> None:
         if wanted and self._data.dtype.kind != "f":
-            raise TypeError(
-                f"only floats can require gradients, not {self._data.dtype}: pass dtype=np.float32"
-            )
+            raise TypeError(f"only floats can require gradients, not {self._data.dtype}: pass dtype=np.float32")
         if self.op is not None and not wanted:
             raise RuntimeError("an operation's result cannot stop requiring gradients: use .detach()")
         self._requires_grad = bool(wanted)
@@ -88,9 +80,7 @@ class Tensor(Node):
         if self._requires_grad and array.dtype.kind != "f":
             raise TypeError(f"the data of a tensor that requires gradients must be float, not {array.dtype}")
         if array.shape != self._data.shape:
-            raise ValueError(
-                f"the data of a tensor of shape {self.shape} cannot become one of shape {array.shape}"
-            )
+            raise ValueError(f"the data of a tensor of shape {self.shape} cannot become one of shape {array.shape}")
         if self.op is not None and array is not self._data:
             raise RuntimeError("the data of an operation's result cannot be replaced: compute it anew")
         if self._lock is not None and self._lock() is not None and array is not self._data:
@@ -108,9 +98,7 @@ class Tensor(Node):
         self._grad = grad
 
     data = property(attrgetter("_data"), _set_data, doc="The array; read-only while a graph needs it.")
-    grad = property(
-        attrgetter("_grad"), _set_grad, doc="The gradient, a Tensor; None before any backward pass."
-    )
+    grad = property(attrgetter("_grad"), _set_grad, doc="The gradient, a Tensor; None before any backward pass.")
     shape = property(attrgetter("_data.shape"), doc="The length of each axis.")
     dtype = property(attrgetter("_data.dtype"), doc="The NumPy dtype.")
     ndim = property(attrgetter("_data.ndim"), doc="The number of axes.")
@@ -150,9 +138,7 @@ class Tensor(Node):
         self.name = name
         return self
 
-    def backward(
-        self, gradient: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False
-    ) -> None:
+    def backward(self, gradient: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False) -> None:
         """Add the gradient of this value to the ``.grad`` of every leaf it was made from.
 
         Args:
@@ -254,23 +240,10 @@ class Tensor(Node):
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return _dispatch(func, args, kwargs)
 
-    if TYPE_CHECKING:  # methods and operators are attached where operations are declared
+    if TYPE_CHECKING:  # so are methods
 
         def __getattr__(self, name: str) -> Any: ...
         def __getitem__(self, index: Any) -> Tensor: ...
-        def __add__(self, other: Any) -> Tensor: ...
-        def __radd__(self, other: Any) -> Tensor: ...
-        def __sub__(self, other: Any) -> Tensor: ...
-        def __rsub__(self, other: Any) -> Tensor: ...
-        def __mul__(self, other: Any) -> Tensor: ...
-        def __rmul__(self, other: Any) -> Tensor: ...
-        def __truediv__(self, other: Any) -> Tensor: ...
-        def __rtruediv__(self, other: Any) -> Tensor: ...
-        def __pow__(self, other: Any) -> Tensor: ...
-        def __rpow__(self, other: Any) -> Tensor: ...
-        def __matmul__(self, other: Any) -> Tensor: ...
-        def __rmatmul__(self, other: Any) -> Tensor: ...
-        def __neg__(self) -> Tensor: ...
 
 
 Node.result_type = Tensor
@@ -292,9 +265,7 @@ def _bare(value: Any) -> Any:
     return value._data if isinstance(value, Node) else value
 
 
-def _rebuild(
-    kind: type[Tensor], data: Array, requires_grad: bool, name: str | None, gradient: Array
-) -> Tensor:
+def _rebuild(kind: type[Tensor], data: Array, requires_grad: bool, name: str | None, gradient: Array) -> Tensor:
     tensor = kind.__new__(kind)
     Tensor.__init__(tensor, data, requires_grad=requires_grad, name=name)
     tensor.grad = gradient

@@ -192,7 +192,7 @@ CASES = {
         lambda q, k, v: PRIMITIVES["attention"](q, k, v, CAUSAL, 0.5),
         lambda q, k, v: attention(q, k, v, CAUSAL, 0.5), Q, K, W
     ),
-    "cast": case(lambda x: x.astype(x.dtype), lambda x: x, X),
+    "astype": case(lambda x: x.astype(x.dtype), lambda x: x, X),
 }
 # fmt: on
 

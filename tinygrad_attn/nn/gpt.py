@@ -116,9 +116,7 @@ class GPT(Module):
         self.wte = Embedding(config.vocab_size, width, rng=rng)
         self.wpe = Embedding(config.block_size, width, rng=rng)
         self.dropout = Dropout(drop, rng=rng)
-        self.h = [
-            Block(width, config.n_head, dropout=drop, bias=bias, rng=rng) for _ in range(config.n_layer)
-        ]
+        self.h = [Block(width, config.n_head, dropout=drop, bias=bias, rng=rng) for _ in range(config.n_layer)]
         self.ln_f = LayerNorm(width, bias=bias)
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
@@ -221,9 +219,7 @@ class GPT(Module):
         if operator.index(max_new_tokens) < 0:
             raise ValueError(f"generate: max_new_tokens must be 0 or more, got {max_new_tokens}")
         if rng is None and temperature != 0:
-            raise TypeError(
-                "generate: drawing tokens needs rng=np.random.default_rng(seed), or temperature=0"
-            )
+            raise TypeError("generate: drawing tokens needs rng=np.random.default_rng(seed), or temperature=0")
         return self._stream(ids, max_new_tokens, temperature, top_k, rng)
 
     def _stream(
@@ -281,9 +277,7 @@ def token_probabilities(logits: ArrayLike, temperature: float = 1.0, top_k: int 
     """
     logits = np.asarray(logits, np.float64)
     if not (logits < np.inf).all() or not np.isfinite(logits.max(axis=-1)).all():
-        raise ValueError(
-            "token_probabilities: NaN, +inf or nothing but -inf in the logits: nothing can be drawn"
-        )
+        raise ValueError("token_probabilities: NaN, +inf or nothing but -inf in the logits: nothing can be drawn")
     if not 0 <= temperature < math.inf:
         raise ValueError(f"token_probabilities: temperature must be 0 or more and finite, got {temperature}")
     if top_k is not None and operator.index(top_k) < 1:

@@ -40,7 +40,7 @@ class Linear(Module):
                 f"{self._name or 'Linear'}: the last axis of the input must be {d_in} long to meet "
                 f"the weight ({d_in}, {d_out}), got {x.shape}"
             )
-        y = x @ self.weight
+        y: Tensor = x @ self.weight
         return y if self.bias is None else y + self.bias
 
     def describe(self) -> str:
@@ -148,9 +148,7 @@ def drop(x: Tensor, p: float, rng: np.random.Generator | None) -> Tensor:
     if p == 0:
         return x
     if rng is None:
-        raise TypeError(
-            "dropout needs something to draw from: give the layer rng=np.random.default_rng(seed)"
-        )
+        raise TypeError("dropout needs something to draw from: give the layer rng=np.random.default_rng(seed)")
     y: Tensor = dropout(x, p, rng=rng)
     return y
 

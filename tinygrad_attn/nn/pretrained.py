@@ -78,9 +78,7 @@ def from_pretrained(directory: str | Path, *, rng: np.random.Generator | None = 
         if config.get(key, value) != value:
             raise ValueError(f"{directory}: {key} is {config[key]!r}; this GPT has {value!r}")
     if config.get("n_inner") not in (None, 4 * config["n_embd"]):
-        raise ValueError(
-            f"{directory}: n_inner is {config['n_inner']}, not 4 * n_embd = {4 * config['n_embd']}"
-        )
+        raise ValueError(f"{directory}: n_inner is {config['n_inner']}, not 4 * n_embd = {4 * config['n_embd']}")
     state = _read_arrays(directory)
     head = state.pop("lm_head.weight", state["wte.weight"])
     if not np.array_equal(head, state["wte.weight"]):
@@ -148,7 +146,5 @@ def require_safetensors() -> Any:
     try:
         import safetensors.numpy
     except ImportError:
-        raise ImportError(
-            "model files need the safetensors package: pip install 'tinygrad-attn[demos]'"
-        ) from None
+        raise ImportError("model files need the safetensors package: pip install 'tinygrad-attn[demos]'") from None
     return safetensors.numpy

@@ -325,9 +325,7 @@ def where(condition: Array, a: Array, b: Array) -> Array:
     Tensor([1., 0.])
     """
     if np.asarray(condition).dtype != np.bool_:
-        raise TypeError(
-            f"where: the condition must be boolean, got {np.asarray(condition).dtype}; compare first"
-        )
+        raise TypeError(f"where: the condition must be boolean, got {np.asarray(condition).dtype}; compare first")
     return np.where(condition, a, b)
 
 
@@ -356,9 +354,7 @@ def masked_fill(x: Array, mask: Array, value: float = -np.inf) -> Array:
             "a keep-mask of ones and zeros becomes `keep == 0`, an additive one `mask == -inf`"
         )
     if np.broadcast_shapes(np.shape(x), mask.shape) != np.shape(x):
-        raise ValueError(
-            f"masked_fill: a mask of shape {mask.shape} does not broadcast to the shape {np.shape(x)}"
-        )
+        raise ValueError(f"masked_fill: a mask of shape {mask.shape} does not broadcast to the shape {np.shape(x)}")
     out = np.array(x)
     np.copyto(out, value, where=mask)
     return out
@@ -380,17 +376,17 @@ def clip(x: Array, min: Array = None, max: Array = None) -> Array:
 clip.gradients(x=lambda g, out, x, min, max: np.where(x == out, g, 0))
 
 
-@primitive(method="astype")
-def cast(x: Array, dtype: type) -> Array:
+@primitive()
+def astype(x: Array, dtype: type) -> Array:
     """``x`` in another dtype; its gradient is cast back.
 
-    >>> ta.cast(ta.Tensor([1.0]), np.float64)
+    >>> ta.Tensor([1.0]).astype(np.float64)
     Tensor([1.], dtype=float64)
     """
     return x.astype(dtype)
 
 
-cast.gradients(x=lambda g, out, x, dtype: g)
+astype.gradients(x=lambda g, out, x, dtype: g)
 
 
 def _comparison(function: np.ufunc, operator: str) -> None:

@@ -82,9 +82,7 @@ def scatter_along_axis(g: Array, indices: Array, axis: int, shape: tuple[int, ..
 
 
 take_along_axis.gradients(x=lambda g, out, x, indices, axis: scatter_along_axis.of(g, indices, axis, x.shape))
-scatter_along_axis.gradients(
-    g=lambda g, out, g_in, indices, axis, shape: take_along_axis.of(g, indices, axis)
-)
+scatter_along_axis.gradients(g=lambda g, out, g_in, indices, axis, shape: take_along_axis.of(g, indices, axis))
 
 
 @primitive(method=None)

@@ -73,9 +73,7 @@ def dot(a: Array, b: Array) -> Array:
     Tensor(11., dtype=float64)
     """
     if np.ndim(b) > 2:
-        raise ValueError(
-            f"dot: shapes {np.shape(a)} and {np.shape(b)} are stacks of matrices; use matmul or einsum"
-        )
+        raise ValueError(f"dot: shapes {np.shape(a)} and {np.shape(b)} are stacks of matrices; use matmul or einsum")
     return matmul(a, b)
 
 
@@ -120,9 +118,7 @@ def einsum(subscripts: str, *operands: Array) -> Array:
     terms = inputs.split(",")
     shapes = " and ".join(str(x.shape) for x in tensors)
     if len(terms) != len(tensors):
-        raise ValueError(
-            f"einsum: {subscripts!r} names {len(terms)} operands, got {len(tensors)} of shapes {shapes}"
-        )
+        raise ValueError(f"einsum: {subscripts!r} names {len(terms)} operands, got {len(tensors)} of shapes {shapes}")
     spare = [c for c in "ZYXWVUTSRQPONMLKJIHGFEDCBA" if c not in subscripts]
     most = 0
     for i, (term, x) in enumerate(zip(terms, tensors, strict=True)):

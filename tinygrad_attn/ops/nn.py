@@ -142,9 +142,7 @@ def _standardized(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Arr
 
 
 @primitive(saves=_standardized)
-def layer_norm(
-    x: Array, weight: Array = None, bias: Array = None, eps: float = 1e-5, saved: Any = None
-) -> Array:
+def layer_norm(x: Array, weight: Array = None, bias: Array = None, eps: float = 1e-5, saved: Any = None) -> Array:
     """Each row with mean 0 and variance 1, then times ``weight`` plus ``bias``.
 
     ``(x - mean) / sqrt(var + eps) * weight + bias``, over the last axis, with the population variance.

@@ -54,9 +54,7 @@ def mean(x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 mean.gradients(
-    x=lambda g, out, x, axis, keepdims: np.broadcast_to(
-        spread(g, x, axis, keepdims) / _count(x, axis), x.shape
-    )
+    x=lambda g, out, x, axis, keepdims: np.broadcast_to(spread(g, x, axis, keepdims) / _count(x, axis), x.shape)
 )
 
 

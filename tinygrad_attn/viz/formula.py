@@ -133,9 +133,7 @@ class ShapeOf(tuple[int, ...]):
     owner: Symbol
 
     def __new__(cls, owner: Symbol) -> ShapeOf:
-        self = super().__new__(
-            cls, map(SomeLength if isinstance(owner, Placeholder) else int, owner.like.shape)
-        )
+        self = super().__new__(cls, map(SomeLength if isinstance(owner, Placeholder) else int, owner.like.shape))
         self.owner = owner
         return self
 
@@ -229,11 +227,11 @@ def rule_formulas(op: Primitive, g: Any, out: Any, args: tuple[Any, ...]) -> dic
 
 def _on_placeholders(op: Primitive, shape: tuple[int, ...]) -> Iterable[tuple[str, Any]]:
     """The lines of `formula`, from placeholders of one shape."""
-    from ..autograd import _REQUIRED
+    from inspect import Parameter
 
     args: list[Any] = []
     for i, (name, default) in enumerate(zip(op.params, op.defaults)):
-        required = default is _REQUIRED
+        required = default is Parameter.empty
         if op.variadic and i == 0:
             args.append(tuple(Placeholder.named(n, np.empty(shape)) for n in "ab"))
         elif i in op.operands and (required or default is None):
@@ -244,11 +242,7 @@ def _on_placeholders(op: Primitive, shape: tuple[int, ...]) -> Iterable[tuple[st
             args.append(Placeholder.named(name, np.empty((), int)) if required else default)
     out = _apply(op.name, op.of, tuple(args), {})
     like = out if isinstance(out, Symbol) else [part.like for part in out]
-    g = (
-        [Placeholder.named(f"g[{i}]", part) for i, part in enumerate(like)]
-        if op.many
-        else Placeholder.named("g", like)
-    )
+    g = [Placeholder.named(f"g[{i}]", part) for i, part in enumerate(like)] if op.many else Placeholder.named("g", like)
     yield "out", Symbol(op.name, tuple(args), {}, np.empty(shape))
     for i, gradient in rule_formulas(
         op, g, Placeholder.named("out", np.empty(shape) if op.many else like), tuple(args)
@@ -338,6 +332,8 @@ class _Printer:
         self.letters: dict[str, str] = {}  # that text -> the letter that stands for it
 
     def sentence(self, root: Symbol) -> str:
+        if not any(isinstance(part, (tuple, list)) or getattr(part, "op", "") for part in root.args):
+            return self.call(root) if root.op in HIDDEN_INSIDE else self.show(root)
         uses: dict[str, int] = {}
         order: list[tuple[str, Symbol]] = []  # parts before wholes
 
@@ -484,18 +480,14 @@ class _Printer:
 
     def index(self, key: Any) -> str:
         keys = key if isinstance(key, tuple) else (key,)
-        return ", ".join(
-            _slice_text(k) if isinstance(k, slice) else "..." if k is ... else self.show(k) for k in keys
-        )
+        return ", ".join(_slice_text(k) if isinstance(k, slice) else "..." if k is ... else self.show(k) for k in keys)
 
 
 # What stands for an argument without gradient and default where an operation is printed for its own sake.
 EXAMPLES: dict[str, Callable[[tuple[int, ...]], Any]] = {
     "mask": lambda shape: NamedArray.of(np.zeros(shape, bool), "mask"),
     "condition": lambda shape: NamedArray.of(np.zeros(shape, bool), "condition"),
-    "targets": lambda shape: NamedArray.of(
-        np.arange(math.prod(shape[:-1])).reshape(shape[:-1]) % 3, "targets"
-    ),
+    "targets": lambda shape: NamedArray.of(np.arange(math.prod(shape[:-1])).reshape(shape[:-1]) % 3, "targets"),
     "ids": lambda shape: NamedArray.of(np.zeros(shape[:-1], int), "ids"),
     "index": lambda shape: NamedArray.of(np.zeros(shape[:-1], int), "index"),
     "indices": lambda shape: NamedArray.of(np.zeros(shape, int), "indices"),

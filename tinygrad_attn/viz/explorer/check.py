@@ -87,7 +87,7 @@ def _run(node: Node, values: dict[int, Any], seen: dict[int, Any]) -> Any:
     op = node.tensor.op
     assert op is not None
     arguments = [look(i, a) for i, a in enumerate(node.arguments)]
-    if op.name == "cast":  # the check keeps its own precision
+    if op.name == "astype":  # the check keeps its own precision
         return arguments[0]
     if op.saves is not None:
         arguments.append(op.saves(*arguments))

@@ -35,7 +35,7 @@ from ..trace import Node, Operand, Trace
 from .check import Replay, Use
 
 # Operations that move numbers without changing them, and those that add up where another one reads.
-KEEPING_ORDER = {"reshape", "squeeze", "expand_dims", "cast"}
+KEEPING_ORDER = {"reshape", "squeeze", "expand_dims", "astype"}
 MOVING = {
     *("transpose", "swapaxes", "broadcast_to", "getitem", "flip", "roll", "concatenate", "tril", "triu"),
     *("take_along_axis", "embedding", "part"),
