@@ -53,12 +53,6 @@ class CharTokenizer:
     def __len__(self) -> int:
         return len(self.vocab)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CharTokenizer) and self.vocab == other.vocab
-
-    def __hash__(self) -> int:
-        return hash(self.vocab)
-
     def __repr__(self) -> str:
         return f"CharTokenizer({self.vocab!r})"
 
@@ -80,14 +74,10 @@ class CharTokenizer:
         if array.size == 0:
             return ""
         if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise TypeError(
-                f"decode: wants a 1-d sequence of integers, got shape {array.shape}, dtype {array.dtype}"
-            )
+            raise TypeError(f"decode: wants a 1-d sequence of integers, got shape {array.shape}, dtype {array.dtype}")
         outside = array[(array < 0) | (array >= len(self))]
         if outside.size:
-            raise IndexError(
-                f"decode: id {outside[0]} is outside 0..{len(self) - 1} ({len(self)} characters)"
-            )
+            raise IndexError(f"decode: id {outside[0]} is outside 0..{len(self) - 1} ({len(self)} characters)")
         return "".join(self.vocab[i] for i in array.tolist())
 
 
@@ -143,13 +133,9 @@ class Batches:
     def __init__(self, ids: ArrayLike, block_size: int, batch_size: int, rng: np.random.Generator) -> None:
         array = np.asarray(ids)
         if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise TypeError(
-                f"Batches: ids must be 1-d integers, got shape {array.shape}, dtype {array.dtype}"
-            )
+            raise TypeError(f"Batches: ids must be 1-d integers, got shape {array.shape}, dtype {array.dtype}")
         if block_size < 1 or batch_size < 1:
-            raise ValueError(
-                f"Batches: block_size {block_size} and batch_size {batch_size} must be at least 1"
-            )
+            raise ValueError(f"Batches: block_size {block_size} and batch_size {batch_size} must be at least 1")
         if array.size < block_size + 1:
             raise ValueError(
                 f"Batches: {array.size} tokens are too few for block_size {block_size}, which needs at least "

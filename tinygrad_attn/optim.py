@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -21,26 +22,20 @@ Array = NDArray[Any]
 
 __all__ = ["SGD", "AdamW", "Optimizer", "accumulate", "clip_grad_norm", "warmup_cosine"]
 
-CHUNK = 1 << 15  # elements worked on at a time: four float32 arrays of this length fit the L2 cache
+CHUNK = 1 << 16  # elements worked on at a time: values, gradients and two moments in float32 make 1 MB
 
 
 class _Group:
-    """Parameters of one dtype and one weight decay, laid end to end in `values`."""
+    """Parameters of one dtype and one weight decay, laid end to end in `values`; their moments likewise."""
 
-    def __init__(self, params: list[Tensor], weight_decay: float, moments: Sequence[str]) -> None:
+    def __init__(self, params: list[Tensor], weight_decay: float, moments: Iterable[str]) -> None:
         self.params, self.weight_decay = params, weight_decay
-        sizes = [p.data.size for p in params]
-        self.ends = np.cumsum(sizes).tolist()
-        self.starts = [end - size for end, size in zip(self.ends, sizes)]
-        dtype = params[0].data.dtype
-        self.values = np.empty(self.ends[-1], dtype)
+        self.ends = np.cumsum([p.size for p in params]).tolist()
+        self.values = np.empty(self.ends[-1], params[0].dtype)
         self.grads = np.empty_like(self.values)
         self.moments = {name: np.zeros_like(self.values) for name in moments}
-        self.steps = [0] * len(params)  # updates a parameter has had; 0: it has no state yet
-        self.views = [
-            self.values[start:end].reshape(p.data.shape)
-            for p, start, end in zip(params, self.starts, self.ends)
-        ]
+        self.steps = [0] * len(params)  # how many updates each parameter has had
+        self.views = [part.reshape(p.shape) for part, p in zip(np.split(self.values, self.ends[:-1]), params)]
         for p, view in zip(params, self.views):
             view[...] = p.data
             p.data = view
@@ -50,10 +45,10 @@ class _Group:
         for p, view in zip(self.params, self.views):
             if p.grad is None:
                 continue
-            if p.data.dtype != view.dtype:
+            if p.dtype != view.dtype:
                 raise TypeError(
-                    f"step: {_describe(p)} was {view.dtype} when the optimizer was made and is "
-                    f"{p.data.dtype} now; make a new optimizer after converting a model"
+                    f"step: {_describe(p)} was {view.dtype} when the optimizer was made and is {p.dtype} "
+                    "now; make a new optimizer after converting a model"
                 )
             if not view.flags.writeable:
                 raise RuntimeError(
@@ -64,22 +59,19 @@ class _Group:
                 view[...] = p.data
                 p.data = view
 
-    def runs(self) -> Iterator[tuple[int, int]]:
-        """Longest stretches [first, last) of neighbours with a gradient and equally many updates."""
-        first = 0
-        while first < len(self.params):
-            if self.params[first].grad is None:
-                first += 1
+    def runs(self) -> Iterator[tuple[int, slice]]:
+        """Stretches of neighbours that have a gradient and equally many updates: (their update, where)."""
+        steps = [-1 if p.grad is None else t for p, t in zip(self.params, self.steps)]
+        for t, neighbours in groupby(range(len(steps)), steps.__getitem__):
+            if t < 0:
                 continue
-            last = first + 1
-            while (
-                last < len(self.params)
-                and self.params[last].grad is not None
-                and self.steps[last] == self.steps[first]
-            ):
-                last += 1
-            yield first, last
-            first = last
+            members = list(neighbours)
+            grads = [p.grad.data.reshape(-1) for i in members if (p := self.params[i]).grad is not None]
+            run = slice(self.ends[members[0]] - grads[0].size, self.ends[members[-1]])
+            np.concatenate(grads, out=self.grads[run])
+            for i in members:
+                self.steps[i] += 1
+            yield t + 1, run
 
 
 class Optimizer:
@@ -89,105 +81,72 @@ class Optimizer:
     own. Outside such dicts a module's one-axis Parameters (biases, gains of a layer norm) are spared the
     weight decay; matrices, embeddings and tensors of your own get it. A tensor named twice is updated once.
 
-    A parameter without a gradient is left alone: no decay, no state. Each parameter counts its own updates.
+    A parameter without a gradient is left alone: no decay, no step. Each parameter counts its own updates.
     """
 
     moment_names: tuple[str, ...] = ()
 
     def __init__(self, params: Iterable[Any], lr: float, weight_decay: float) -> None:
-        _positive(type(self).__name__, lr=lr, weight_decay=weight_decay)
+        kind = type(self).__name__
+        _not_negative(kind, lr=lr, weight_decay=weight_decay)
         self.lr = lr
-        self.params: list[Tensor] = []
-        decays: list[float] = []
+        alike: dict[tuple[Any, float], dict[int, Tensor]] = {}
+        seen: set[int] = set()
         for p, decay in _with_decay(params, weight_decay):
             if not isinstance(p, Tensor) or not p.requires_grad or p.op is not None:
-                raise TypeError(
-                    f"{type(self).__name__}: parameter {len(self.params)} must be a leaf Tensor with "
-                    f"requires_grad=True, got {p!r:.80}"
-                )
-            if not any(p is other for other in self.params):
-                self.params.append(p)
-                decays.append(decay)
-        if not self.params:
-            raise ValueError(f"{type(self).__name__}: got no parameters")
-        alike: dict[tuple[Any, float], list[Tensor]] = {}
-        for p, decay in zip(self.params, decays):
-            alike.setdefault((p.data.dtype, decay), []).append(p)
-        self.groups = [_Group(members, decay, self.moment_names) for (_, decay), members in alike.items()]
+                raise TypeError(f"{kind}: a parameter is a leaf Tensor with requires_grad=True, got {p!r:.80}")
+            if id(p) not in seen:
+                alike.setdefault((p.dtype, decay), {})[id(p)] = p
+            seen.add(id(p))
+        if not alike:
+            raise ValueError(f"{kind}: got no parameters")
+        self.groups = [
+            _Group(list(members.values()), decay, self.moment_names) for (_, decay), members in alike.items()
+        ]
 
     def zero_grad(self) -> None:
-        for p in self.params:
-            p.grad = None
+        for group in self.groups:
+            for p in group.params:
+                p.grad = None
 
     def step(self) -> None:
-        """Update every parameter that has a gradient, in place."""
+        """Update every parameter that has a gradient, in place. All are checked first."""
         for group in self.groups:
             group.prepare()
         for group in self.groups:
-            for first, last in group.runs():
-                grads = [p.grad.data.reshape(-1) for p in group.params[first:last] if p.grad is not None]
-                start, end = group.starts[first], group.ends[last - 1]
-                np.concatenate(grads, out=group.grads[start:end])
-                group.steps[first:last] = [group.steps[first] + 1] * (last - first)
-                for low in range(start, end, CHUNK):
-                    piece = slice(low, min(low + CHUNK, end))
+            for t, run in group.runs():
+                for low in range(run.start, run.stop, CHUNK):
+                    piece = slice(low, min(low + CHUNK, run.stop))
                     moments = [moment[piece] for moment in group.moments.values()]
-                    self.update(
-                        group.values[piece],
-                        group.grads[piece],
-                        moments,
-                        group.steps[first],
-                        group.weight_decay,
-                    )
+                    self.update(group.values[piece], group.grads[piece], moments, t, group.weight_decay)
 
     def update(self, p: Array, g: Array, moments: list[Array], t: int, weight_decay: float) -> None:
         """The rule, for the `t`-th update of one stretch of flat values `p`; it may overwrite `g`."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """{"lr", "params": [...]}: per parameter its `step` count and copies of its moments, in its shape."""
-        entries: list[dict[str, Any]] = []
-        for group, i in self._places():
-            entry: dict[str, Any] = {"step": group.steps[i]}
-            if group.steps[i]:
-                shape, stretch = group.views[i].shape, slice(group.starts[i], group.ends[i])
-                entry |= {
-                    name: moment[stretch].reshape(shape).copy() for name, moment in group.moments.items()
-                }
-            entries.append(entry)
-        return {"lr": self.lr, "params": entries}
+        """Learning rate, and of each group the parameters' update counts and copies of its flat moments."""
+        return {
+            "lr": self.lr,
+            "groups": [
+                {"steps": list(group.steps)} | {name: m.copy() for name, m in group.moments.items()}
+                for group in self.groups
+            ],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave. Checked first: on a mismatch nothing is loaded."""
-        entries = state["params"]
-        if len(entries) != len(self.params):
-            raise ValueError(
-                f"load_state_dict: the state is for {len(entries)} parameters, "
-                f"this optimizer has {len(self.params)}"
-            )
-        places = list(self._places())
-        for i, ((group, j), entry) in enumerate(zip(places, entries)):
-            expected = self.moment_names if entry["step"] else ()
-            if set(entry) != {"step", *expected}:
-                raise ValueError(
-                    f"load_state_dict: {_describe(self.params[i])} needs {sorted(expected)}, the state "
-                    f"holds {sorted(set(entry) - {'step'})}; it comes from another kind of optimizer"
-                )
-            for name in expected:
-                if np.shape(entry[name]) != group.views[j].shape:
-                    raise ValueError(
-                        f"load_state_dict: {name} of {_describe(self.params[i])} has shape "
-                        f"{np.shape(entry[name])}, the parameter {group.views[j].shape}"
-                    )
+        given, own = (
+            [{name: np.shape(value) for name, value in group.items()} for group in groups]
+            for groups in (state["groups"], self.state_dict()["groups"])
+        )
+        if given != own:
+            raise ValueError(f"{type(self).__name__}.load_state_dict: the state holds {given}, this needs {own}")
         self.lr = float(state["lr"])
-        for (group, j), entry in zip(places, entries):
-            group.steps[j] = int(entry["step"])
+        for group, saved in zip(self.groups, state["groups"]):
+            group.steps = [int(t) for t in saved["steps"]]
             for name, moment in group.moments.items():
-                moment[group.starts[j] : group.ends[j]] = np.ravel(entry[name]) if name in entry else 0
-
-    def _places(self) -> Iterator[tuple[_Group, int]]:
-        place_of = {id(p): (group, i) for group in self.groups for i, p in enumerate(group.params)}
-        return (place_of[id(p)] for p in self.params)
+                moment[...] = saved[name]
 
 
 class SGD(Optimizer):
@@ -200,9 +159,7 @@ class SGD(Optimizer):
     array([0.], dtype=float32)
     """
 
-    def __init__(
-        self, params: Iterable[Any], lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0
-    ) -> None:
+    def __init__(self, params: Iterable[Any], lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
         if not 0 <= momentum < 1:
             raise ValueError(f"SGD: momentum must be in [0, 1), got {momentum}")
         self.momentum = momentum
@@ -246,7 +203,7 @@ class AdamW(Optimizer):
     ) -> None:
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"AdamW: betas must be in [0, 1), got {betas}")
-        _positive("AdamW", eps=eps)
+        _not_negative("AdamW", eps=eps)
         self.betas, self.eps = betas, eps
         super().__init__(params, lr, weight_decay)
 
@@ -260,11 +217,11 @@ class AdamW(Optimizer):
         g *= (1 - beta2) / (1 - beta1) ** 2
         v *= beta2
         v += g  # beta2 v + (1 - beta2) g^2
+        unbias1, unbias2 = 1 - beta1**t, math.sqrt(1 - beta2**t)
         np.sqrt(v, out=g)
-        g *= 1 / math.sqrt(1 - beta2**t)
-        g += self.eps
+        g += self.eps * unbias2
         np.divide(m, g, out=g)
-        g *= self.lr / (1 - beta1**t)
+        g *= self.lr * unbias2 / unbias1  # lr m_hat / (sqrt(v_hat) + eps)
         if weight_decay:
             p *= 1 - self.lr * weight_decay
         p -= g
@@ -313,9 +270,7 @@ def warmup_cosine(step: int, *, max_lr: float, min_lr: float, warmup: int, total
     [0.333, 0.667, 1.0, 0.868, 0.55, 0.232, 0.1, 0.1]
     """
     if step < 0 or warmup < 0 or total < warmup:
-        raise ValueError(
-            f"warmup_cosine: wants step >= 0 and 0 <= warmup <= total, got {step}, {warmup}, {total}"
-        )
+        raise ValueError(f"warmup_cosine: wants step >= 0 and 0 <= warmup <= total, got {step}, {warmup}, {total}")
     if step < warmup:
         return max_lr * (step + 1) / (warmup + 1)
     if step >= total:
@@ -349,14 +304,14 @@ def _with_decay(params: Iterable[Any], weight_decay: float) -> Iterator[tuple[An
             decay = options.pop("weight_decay", weight_decay)
             if options:
                 raise TypeError(f"a parameter group takes params and weight_decay, not {sorted(options)}")
-            _positive("parameter group", weight_decay=decay)
+            _not_negative("parameter group", weight_decay=decay)
             yield from ((p, decay) for p in members)
         else:
             p = entry[1] if isinstance(entry, tuple) else entry  # (name, parameter)
             yield p, 0.0 if isinstance(p, Parameter) and p.ndim == 1 else weight_decay
 
 
-def _positive(where: str, **values: float) -> None:
+def _not_negative(where: str, **values: float) -> None:
     for name, value in values.items():
         if not (value >= 0 and math.isfinite(value)):
             raise ValueError(f"{where}: {name} must be a finite number >= 0, got {value}")
