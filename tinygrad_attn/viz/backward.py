@@ -98,9 +98,7 @@ def trace_backward(loss: Any, wrt: Any = None, *, gradient: Any = None, names: A
         raise TypeError(f"a backward pass starts from one loss, got {len(roots)} tensors; add them up first")
     (root,) = roots
     wanted, called = _wanted(wrt)
-    forward = trace(
-        {given.get(id(root)) or root.name or "loss": root}, names=names if names is not None else called
-    )
+    forward = trace({given.get(id(root)) or root.name or "loss": root}, names=names if names is not None else called)
     if not root.requires_grad:
         return Backward(forward, Trace((), (), ()), (), {})
     path = _path(forward, wanted)
@@ -189,14 +187,10 @@ class _Reader:
         step = self.gradients.get(node.id)
         return Symbol.named("0" if step is None else self.steps[step].name, node.tensor.data)
 
-    def rule(
-        self, node: Node, position: int, target: Node, expression: Any, name: str, result: Tensor
-    ) -> int:
+    def rule(self, node: Node, position: int, target: Node, expression: Any, name: str, result: Tensor) -> int:
         """Add the step of one rule, and that of the un-broadcast after it, if the engine made one."""
         undone: list[Tensor] = []
-        while (
-            (o := result.origin) is not None and o.of is target.tensor and o.role in ("unbroadcast", "cast")
-        ):
+        while (o := result.origin) is not None and o.of is target.tensor and o.role in ("unbroadcast", "cast"):
             undone.append(result)
             assert result.args is not None
             result = result.args[0]

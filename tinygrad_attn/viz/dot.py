@@ -194,9 +194,7 @@ class _Forward:
 
     def written_out(self, node: int) -> Symbol:
         """The formula of a value, with what is folded into it."""
-        return substitute(
-            self.expressions[node], lambda s: self.written_out(s.node) if s.node in self.folded else None
-        )
+        return substitute(self.expressions[node], lambda s: self.written_out(s.node) if s.node in self.folded else None)
 
     def boxes(self) -> list[Box]:
         groups: dict[str, list[Node]] = {}
@@ -214,13 +212,11 @@ class _Forward:
 
     def _value(self, key: str, nodes: list[Node]) -> Box:
         node, options, tables = nodes[-1], self.options, []
-        formula, tooltip, word = "", node.name, node.kind + " "
+        formula, full, word = "", "", node.kind + " "
         if node.op is not None:
-            expression = self.expressions[node.id]
-            names = [self.trace.nodes[i].name for i in node.operands]
-            formula, word = _short(expression, node.op, names) if options["show_formulas"] else "", ""
-            formula = "" if formula == node.name else formula  # an unnamed transpose is called Kᵀ already
-            tooltip = f"{node.name} = {expression}"
+            full, word = self.expressions[node.id].text("math"), ""
+            if options["show_formulas"] and full != node.name:  # an unnamed transpose is called Kᵀ already
+                formula = _short(full, node.op, [self.trace.nodes[i].name for i in node.operands])
         if options["show_shapes"]:
             word += _type(node)
         if options["show_values"] and isinstance(node.tensor.data, np.ndarray):
@@ -229,30 +225,30 @@ class _Forward:
             tables.append(_gradient(node, options["precision"]))
         kind = "output" if node.is_output and node.op is not None else node.kind
         text = label(node.name, formula, [word], tables)
-        return Box(key, text, kind, self._clusters(node.module), _classes(nodes), tooltip)
+        return Box(key, text, kind, self._clusters(node.module), _classes(nodes), f"{node.name} = {full}")
 
     def _clusters(self, module: int | None) -> tuple[str, ...]:
         return tuple(f"m{m}" for m in self.chains[module])
 
     def clusters(self) -> dict[str, dict[str, str]]:
-        title = {
-            m.id: f"{html(m.path)}{'  ' * bool(m.path)}<B>{html(m.kind)}</B>" for m in self.trace.modules
-        }
+        title = {m.id: f"{html(m.path)}{'  ' * bool(m.path)}<B>{html(m.kind)}</B>" for m in self.trace.modules}
         return {f"m{i}": {**CALL, "label": f"<{text}>", "class": f"m{i}"} for i, text in title.items()}
 
     def edges(self, numbered: bool) -> list[Edge]:
-        """One per operand; between collapsed calls one in all. Numbers where the order of operands matters."""
+        """One per operand; between collapsed calls one in all. Numbers where operand order matters."""
         edges: dict[Any, Edge] = {}
         for node in self.trace.nodes:
             target = self.home[node.id]
             sources = [self.home[s] for s in node.operands]
-            ordered = numbered and len(sources) - sources.count(None) > 1 and node.op not in COMMUTATIVE
+            several = len(sources) - sources.count(None) > 1
+            ordered = numbered and several and node.op not in COMMUTATIVE
             for i, source in enumerate(sources):
                 if source is None or target is None or source == target:
                     continue
                 single = source[0] == target[0] == "n"
                 mark = {"headlabel": str(i + 1), **OPERAND} if ordered and single else {}
-                edges.setdefault((node.id, i) if single else (source, target), (source, target, mark))
+                key = (node.id, i) if single else (source, target)
+                edges.setdefault(key, (source, target, mark))
         return list(edges.values())
 
     def siblings(self) -> list[tuple[str, ...]]:
@@ -267,9 +263,7 @@ class _Forward:
 
     def caption(self) -> str:
         values, boxes = len(self.trace.nodes), len(set(self.home.values()))
-        return f"{values} values in {boxes} boxes: calls below depth {self.depth} are collapsed" * bool(
-            self.calls
-        )
+        return f"{values} values in {boxes} boxes: calls below depth {self.depth} are collapsed" * bool(self.calls)
 
 
 def _type(node: Node) -> str:
@@ -286,9 +280,8 @@ def _gradient(node: Node, precision: int) -> str:
     return small("gradient") + "<BR/>" + small("— no gradient yet" if node.op is None else "— not kept", RED)
 
 
-def _short(expression: Symbol, what: str, reads: Iterable[str]) -> str:
+def _short(text: str, what: str, reads: Iterable[str]) -> str:
     """A formula in lines that fit a box; one that is too long is replaced by what it is made from."""
-    text = expression.text("math")
     if len(text) > LONGEST:
         return f"{what} of {few(list(dict.fromkeys(reads)))}"
     lines = [""]
@@ -405,18 +398,11 @@ class _Ladder:
         groups: dict[str, list[Step]] = {}
         for step in self.visible:
             groups.setdefault(self.home[step.id], []).append(step)
-        return [
-            self._call(key, steps) if key[0] == "M" else self._step(key, steps[0])
-            for key, steps in groups.items()
-        ]
+        return [self._call(key, steps) if key[0] == "M" else self._step(key, steps[0]) for key, steps in groups.items()]
 
     def _call(self, key: str, steps: list[Step]) -> Box:
         module = self.modules[int(key[1:])]
-        own = [
-            s.name
-            for s in steps
-            if self.nodes[s.target].kind == "parameter" and self.gradients[s.target] == s.id
-        ]
+        own = [s.name for s in steps if self.nodes[s.target].kind == "parameter" and self.gradients[s.target] == s.id]
         text = label(f"d {module.path or module.kind}", "", [f"{len(steps)} steps backward", few(own)])
         return Box(key, text, "module", (), [f"s{s.id}" for s in steps], ", ".join(own))
 
@@ -424,12 +410,13 @@ class _Ladder:
         options, array = self.options, step.tensor.data
         reads = [*(self.steps[o].name for o in step.operands), *(self.nodes[n].name for n in step.reads)]
         rule = "" if step.of is None else f"rule of {self.nodes[step.of].op}"
-        formula = _short(self.expressions[step.id], rule, reads) if options["show_formulas"] else ""
+        full = self.expressions[step.id].text("math")
+        formula = _short(full, rule, reads) if options["show_formulas"] else ""
         detail = array_type(array.dtype.name, array.shape) if options["show_shapes"] else ""
         tables = [table("gradient", array, options["precision"])] if options["show_values"] else []
         kind = "sum" if step.role in ("accumulate", "unbroadcast") else "gradient"
         text = label(step.name, formula, [detail], tables)
-        return Box(key, text, kind, (), [f"s{step.id}"], f"{step.name} = {step.expression}")
+        return Box(key, text, kind, (), [f"s{step.id}"], f"{step.name} = {full}")
 
     def edges(self) -> list[Edge]:
         """Gradients flow up, from the step that made one to those that take it; dotted, what a rule reads."""
@@ -453,9 +440,7 @@ class _Ladder:
     def _taken(self, step: Step) -> Iterable[int]:
         """The steps whose gradients a box takes, looking through those that are folded."""
         for operand in step.operands:
-            yield from (
-                self._taken(self.steps[operand]) if self._is_folded(self.steps[operand]) else (operand,)
-            )
+            yield from (self._taken(self.steps[operand]) if self._is_folded(self.steps[operand]) else (operand,))
 
     def rows(self) -> list[tuple[str, ...]]:
         """Each whole gradient on the row of its value, each call's on the row of the call."""
@@ -468,10 +453,7 @@ class _Ladder:
     def siblings(self) -> list[tuple[str, ...]]:
         """The gradients of values that stand side by side do so too, mirrored: Q K V and dV dK dQ."""
         shown = {self.home[s.id] for s in self.visible}
-        rows = [
-            [f"s{self.gradients.get(int(key[1:]))}" for key in reversed(row)]
-            for row in self.forward.siblings()
-        ]
+        rows = [[f"s{self.gradients.get(int(key[1:]))}" for key in reversed(row)] for row in self.forward.siblings()]
         mirrored = (tuple(key for key in row if key in shown) for row in rows)
         return [row for row in mirrored if len(row) > 1]
 
@@ -483,9 +465,7 @@ def recorded_picture(backward: Backward, options: Options) -> Picture:
     """
     graph = backward.graph
     seed = backward.steps[0].tensor if backward.steps else None
-    made = {
-        f"n{n.id}": n.tensor.origin for n in graph.nodes if n.tensor.origin is not None or n.tensor is seed
-    }
+    made = {f"n{n.id}": n.tensor.origin for n in graph.nodes if n.tensor.origin is not None or n.tensor is seed}
     forward = _Forward(graph, options | Options(depth=None, max_nodes=None))
     edges = [(a, b, {**more, **({"color": RED} if a in made else {"style": "dotted"})})
              for a, b, more in forward.edges(numbered=True) if b in made]  # fmt: skip

@@ -62,34 +62,24 @@ class Drawing(graphviz.Digraph):
         self.body[:] = text.splitlines(keepends=True)[1:-1]
         self.timeout = timeout
 
-    def pipe(
+    def pipe(  # type: ignore[override]
         self, format: str | None = None, *, engine: str | None = None, encoding: str | None = None, **_: Any
     ) -> Any:
         """The picture as bytes, or as text if an `encoding` is given."""
         data = lay_out(self.source, format or self.format, engine or self.engine, self.timeout)
         return data.decode(encoding) if encoding else data
 
-    def render(  # type: ignore[override]
-        self,
-        filename: Any = None,
-        directory: Any = None,
-        view: bool = False,
-        cleanup: bool = False,
-        format: str | None = None,
-        *,
-        outfile: Any = None,
-        engine: str | None = None,
-        **_: Any,
+    def render(
+        self, filename: Any = None, directory: Any = None, view: bool = False, cleanup: bool = False, **more: Any
     ) -> str:
-        """Write the DOT text to `filename` and the picture beside it, or to `outfile`; the picture's path."""
-        if filename is None:
-            filename = Path(outfile).with_suffix(".gv") if outfile is not None else self.filename
-        source = Path(directory or self.directory or "", filename)
-        if format is None:
-            format = Path(outfile).suffix[1:] if outfile is not None else self.format
-        target = Path(outfile) if outfile is not None else Path(f"{source}.{format}")
+        """Write the DOT text to `filename` and the picture beside it; or the picture to `outfile`. Its path."""
+        outfile, format = more.get("outfile"), more.get("format") or self.format
+        if outfile is not None:
+            filename, format = filename or Path(outfile).with_suffix(".gv"), _format(Path(outfile))
+        source = Path(str(directory or self.directory or ""), str(filename or self.filename or "drawing.gv"))
+        target = Path(outfile or f"{source}.{format}")
         write(source, self.source.encode())
-        write(target, self.pipe(format, engine=engine))
+        write(target, self.pipe(format, engine=more.get("engine")))
         if cleanup:
             source.unlink()
         if view:
@@ -97,14 +87,12 @@ class Drawing(graphviz.Digraph):
         return str(target)
 
     def save(self, filename: Any = None, directory: Any = None, **_: Any) -> str:
-        """Write `x.svg`, `x.png`, `x.pdf`, or the DOT text for any other name; the path."""
-        path = Path(directory or self.directory or "", filename or self.filename)
+        """Write `x.svg`, `x.png`, `x.pdf`, or the DOT text for any other name. Its path."""
+        path = Path(str(directory or self.directory or ""), str(filename or self.filename or "drawing.gv"))
         write(path, self.pipe(_format(path)) if _format(path) in IMAGE_FORMATS else self.source.encode())
         return str(path)
 
-    def _repr_mimebundle_(
-        self, include: Iterable[str] | None = None, exclude: Any = None, **_: Any
-    ) -> dict[str, Any]:
+    def _repr_mimebundle_(self, include: Iterable[str] | None = None, exclude: Any = None, **_: Any) -> dict[str, Any]:
         """SVG for the notebook; where it cannot be made, the reason and the DOT text instead of an error."""
         try:
             return {"image/svg+xml": self.pipe("svg", encoding="utf-8")}
@@ -124,9 +112,7 @@ def save(obj: Any, path: str | os.PathLike[str], *, timeout: float = TIMEOUT) ->
     figure = hasattr(obj, "savefig")
     endings = IMAGE_FORMATS if figure else (*IMAGE_FORMATS, "dot", "gv")
     if format not in endings:
-        raise ValueError(
-            f"cannot save to {path.name!r}: the name must end in {', '.join('.' + e for e in endings)}"
-        )
+        raise ValueError(f"cannot save to {path.name!r}: the name must end in {', '.join('.' + e for e in endings)}")
     if figure:
         write(path, _figure_bytes(obj, format))
     elif isinstance(obj, graphviz.Digraph):
@@ -159,16 +145,15 @@ def lay_out(source: str, format: str, engine: str, timeout: float) -> bytes:
     """Run the layout program on DOT text."""
     command = [*layout_program(), f"-K{engine}", f"-T{format}"]
     try:
-        done = subprocess.run(
-            command, input=source.encode(), capture_output=True, timeout=timeout, check=False
-        )
+        done = subprocess.run(command, input=source.encode(), capture_output=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
         raise LayoutTimeout(
-            f"laying out {source.count('[label=')} boxes took longer than {timeout:g} s and was stopped. Collapse"
-            " modules (depth=1), draw a part of the graph, raise timeout=, try .pipe(engine='sfdp'), or keep the"
-            " text: to_dot(...)"
+            f"laying out {source.count('[label=')} boxes took longer than {timeout:g} s and was stopped."
+            " Collapse modules (depth=1), draw a part of the graph, raise timeout=, try .pipe(engine='sfdp'),"
+            " or keep the text: to_dot(...)"
         ) from None
-    complaint = done.stderr.decode(errors="replace").strip()
+    complaints = done.stderr.decode(errors="replace").splitlines()
+    complaint = "\n".join(line for line in complaints if "width of non-ASCII" not in line).strip()
     if done.returncode:
         raise graphviz.CalledProcessError(done.returncode, command, done.stdout, complaint)
     if complaint:

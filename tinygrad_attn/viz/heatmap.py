@@ -47,18 +47,14 @@ def attention_heatmap(
     """
     from matplotlib.figure import Figure
 
-    w = np.asarray(
-        getattr(weights, "data", weights) if hasattr(weights, "requires_grad") else weights, dtype=float
-    )
+    w = np.asarray(getattr(weights, "data", weights) if hasattr(weights, "requires_grad") else weights, dtype=float)
     shape = w.shape
     if w.ndim == 4 and shape[0] == 1:
         w = w[0]
     if w.ndim == 2:
         w = w[None]
     if w.ndim != 3 or w.size == 0:
-        raise ValueError(
-            f"attention weights have shape (Tq, Tk) or (heads, Tq, Tk), got {shape}; pick one sample of a batch"
-        )
+        raise ValueError(f"attention weights are (Tq, Tk) or (heads, Tq, Tk), got {shape}; pick one sample of a batch")
     heads, Tq, Tk = w.shape
     rows = _labels(tokens, Tq, "queries (rows)", "tokens")
     columns = _labels(tokens if key_tokens is None else key_tokens, Tk, "keys (columns)", "key_tokens")
@@ -87,9 +83,7 @@ def attention_heatmap(
     return fig
 
 
-def _panel(
-    ax: Axes, w: np.ndarray, blocked: np.ndarray, rows: list[str], columns: list[str], precision: int
-) -> Any:
+def _panel(ax: Axes, w: np.ndarray, blocked: np.ndarray, rows: list[str], columns: list[str], precision: int) -> Any:
     from matplotlib import colormaps
     from matplotlib.collections import PatchCollection
     from matplotlib.colors import ListedColormap
@@ -144,9 +138,7 @@ def _visible(token: str) -> str:
     """The token with nothing invisible in it, and with code points for glyphs that no installed font has."""
     if token == "":
         return '""'
-    text = "".join(
-        "␣" if c == " " else c if c.isprintable() else c.encode("unicode_escape").decode() for c in token
-    )
+    text = "".join("␣" if c == " " else c if c.isprintable() else c.encode("unicode_escape").decode() for c in token)
     text = text if len(text) <= MAX_LABEL_LENGTH else text[: MAX_LABEL_LENGTH - 1] + "…"
     return "".join(c if _font_with(c) else f"U+{ord(c):04X}" for c in text)
 
@@ -169,9 +161,7 @@ def _font_with(character: str) -> str | None:
             fontManager.addfont(path)
         except (OSError, RuntimeError):
             continue
-    upright = {
-        e.name: e.fname for e in fontManager.ttflist if e.style == "normal" and e.weight in (400, "normal")
-    }
+    upright = {e.name: e.fname for e in fontManager.ttflist if e.style == "normal" and e.weight in (400, "normal")}
     by_taste = sorted(upright, key=lambda name: ("Sans" not in name, "Mono" in name, name))
     return next((name for name in by_taste if _has_glyph(upright[name], character)), None)
 

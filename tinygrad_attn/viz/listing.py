@@ -35,8 +35,7 @@ def listing(outputs: Any, *inputs: Any, names: Any = None) -> str:
     """
     if isinstance(outputs, Backward):
         return "\n".join(
-            f"{s.name}:{array_type(s.tensor.data.dtype.name, s.tensor.data.shape)} = {s.formula}"
-            for s in outputs.steps
+            f"{s.name}:{array_type(s.tensor.data.dtype.name, s.tensor.data.shape)} = {s.formula}" for s in outputs.steps
         )
     graph = outputs if isinstance(outputs, Trace) else trace(outputs, *inputs, names=names)
     called = graph.unique_names()

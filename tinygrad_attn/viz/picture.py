@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-FONT = "Helvetica,Arial,sans-serif"
+FONT = "Helvetica"
 GREY, BLUE, RED = "#5f6b7a", "#2c4a6e", "#b3261e"
 
 # kind -> (shape, fill, border, explanation); shape, border and word tell kinds apart without colour
@@ -75,9 +75,7 @@ class Picture:
         lines += self._cluster((), inside)
         lines += [f"  {{rank=same; {'; '.join(row)}}}" for row in self.rows]
         lines += [f"  {{rank=same; {' -> '.join(row)} [style=invis]}}" for row in self.ordered]
-        lines += [
-            _statement(f"{source} -> {target}", attributes) for source, target, attributes in self.edges
-        ]
+        lines += [_statement(f"{source} -> {target}", attributes) for source, target, attributes in self.edges]
         return "\n".join([*lines, "}\n"])
 
     def _cluster(self, chain: tuple[str, ...], inside: dict[tuple[str, ...], list[Box]]) -> Iterator[str]:
@@ -96,17 +94,17 @@ def _attributes(box: Box) -> dict[str, str]:
     twice = {"peripheries": "2"} if box.kind in ("output", "module") else {}
     look = {"shape": shape, "style": style, "fillcolor": fill, "color": border, **twice}
     classes = " ".join((box.kind, *box.classes))
-    return {"label": f"<{box.label}>", **look, "class": classes, "tooltip": box.tooltip or " "}
+    return {"label": f"<{box.label}>", **look, "class": classes, "tooltip": visible(box.tooltip) or " "}
 
 
 def _statement(subject: str, attributes: dict[str, str]) -> str:
-    inside = " ".join(f"{k}={_quote(v)}" for k, v in attributes.items())
+    inside = " ".join(f"{k}={v if k == 'label' else _quote(v)}" for k, v in attributes.items())
     return f"  {subject} [{inside}]" if inside else f"  {subject}"
 
 
 def _quote(value: str) -> str:
-    """A DOT string; an HTML label stays as it is. What could be read as an escape or an entity is not."""
-    if re.fullmatch(r"<.*>|[A-Za-z][A-Za-z0-9_]*|[0-9]+(\.[0-9]+)?", value, re.DOTALL):
+    """A DOT string in which nothing is read as an escape, an entity or HTML."""
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*|[0-9]+(\.[0-9]+)?", value):
         return value
     for character, escaped in (("\\", "\\\\"), ("&", "&amp;"), ('"', '\\"'), ("\n", "\\n")):
         value = value.replace(character, escaped)
@@ -130,8 +128,16 @@ def label(name: str, formula: str, details: Sequence[str] = (), tables: Sequence
 
 def html(text: str) -> str:
     """Text that shows as itself: markup and invisible characters escaped, a newline as a new line."""
-    shown = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
-    return "<BR/>".join(escape(line) or "&#160;" for line in shown.split("\n"))
+    shown = escape(visible(text)).replace("\\", "\\\\")  # \\N would be replaced by the box's key
+    shown = re.sub(r"^\]", "&#93;", shown, flags=re.M)  # a syntax error to dot 2.43
+    return "<BR/>".join(line or "&#160;" for line in shown.split("\n"))
+
+
+def visible(text: str) -> str:
+    """Text in which control characters and such are spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def small(text: str, color: str = GREY) -> str:

@@ -11,13 +11,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ..nn import Module as NNModule, Parameter
+from ..tensor import Tensor
+
 if TYPE_CHECKING:
     from ..autograd import Scope
-    from ..tensor import Tensor
 
 Kind = Literal["parameter", "leaf", "input", "constant", "operation"]
 
@@ -29,7 +32,7 @@ class Operand:
     id: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Node:
     """One value and how it was made.
 
@@ -52,7 +55,7 @@ class Node:
     requires_grad: bool
     is_output: bool
     module: int | None
-    tensor: Tensor = field(repr=False, compare=False)
+    tensor: Tensor = field(repr=False)
 
     @property
     def is_scalar_constant(self) -> bool:
@@ -116,9 +119,7 @@ class Trace:
             name = node.name
             if count[name] > 1:
                 path = self.modules[node.module].path if node.module is not None else ""
-                stem = name = (
-                    node.tensor.name or name if node.op is None else f"{path}.{name}" if path else name
-                )
+                stem = name = node.tensor.name or name if node.op is None else f"{path}.{name}" if path else name
                 k = 2
                 while name in used:
                     name, k = f"{stem}_{k}", k + 1
@@ -139,57 +140,54 @@ def trace(outputs: Any, *inputs: Any, names: Any = None) -> Trace:
     >>> import tinygrad_attn as ta
     >>> x = ta.Tensor([1.0, 2.0], requires_grad=True, name="x")
     >>> [(n.id, n.name, n.kind, n.operands) for n in trace(x * x).nodes]
-    [(0, 'x', 'leaf', ()), (1, 'mul', 'operation', (0, 0))]
+    [(0, 'x', 'leaf', ()), (1, 'multiply', 'operation', (0, 0))]
     """
     roots, given = as_tensors(outputs, *inputs)
     given.update({id(t): name for name, t in _named(names)})
-    ordered = _recording_order(roots)
+    ordered, operands = _recording_order(roots)
     number = {id(t): i for i, t in enumerate(ordered)}
-    operands = [tuple(number[id(o)] for o in operands_of(t)) for t in ordered]
-    scopes = _ScopeTable()
-    modules = [scopes.number(t.scope) for t in ordered]
-    _place_parameters(ordered, operands, modules, scopes.modules)
-    total = Counter(t.op.name for t in ordered if t.op is not None and not (given.get(id(t)) or t.name))
+    named = [given.get(id(t)) or t.name for t in ordered]
+    kinds = [_kind(t, name) for t, name in zip(ordered, named)]
+    calls = _Calls()
+    modules = [calls.number(t.scope) for t in ordered]
+    calls.place(modules, operands, kinds)
+    unnamed = Counter(t.op.name for t, name in zip(ordered, named) if t.op is not None and not name)
     counter: Counter[str] = Counter()
     nodes: list[Node] = []
     for i, t in enumerate(ordered):
-        kind = _kind(t, bool(given.get(id(t)) or t.name))
-        named = bool(name := given.get(id(t)) or t.name)
+        name = named[i]
         if not name:
-            base = t.op.name if t.op is not None else kind
+            base = t.op.name if t.op is not None else kinds[i]
             counter[base] += 1
-            name = base if total[base] == 1 else f"{base}_{counter[base]}"
+            name = base if unnamed[base] == 1 else f"{base}_{counter[base]}"
             if _is_matrix_transpose(t) and nodes[operands[i][0]].named:
                 name = f"{nodes[operands[i][0]].name}ᵀ"
-        elif kind == "parameter" and (module := modules[i]) is not None:
-            above = scopes.modules[module].parent
-            name = name.removeprefix(f"{scopes.modules[above].path}." if above is not None else "")
-        shape, dtype = _array_type(t.data)
+        elif kinds[i] == "parameter" and (module := modules[i]) is not None:
+            above = calls.modules[module].parent
+            name = name.removeprefix(f"{calls.modules[above].path}." if above is not None else "")
+        several = not isinstance(t.data, np.ndarray)  # the hidden value of an operation with many results
         nodes.append(
             Node(
                 id=i,
                 name=name,
-                named=named,
-                kind=kind,
+                named=bool(named[i]),
+                kind=kinds[i],
                 op=None if t.op is None else t.op.name,
                 operands=operands[i],
                 arguments=tuple(_argument(a, number) for a in t.args or ()),
-                shape=shape,
-                dtype=dtype,
+                shape=(len(t.data),) if several else t.data.shape,
+                dtype="tuple" if several else t.data.dtype.name,
                 requires_grad=t.requires_grad,
                 is_output=any(t is root for root in roots),
                 module=modules[i],
                 tensor=t,
             )
         )
-    return Trace(tuple(nodes), tuple(scopes.modules), tuple(number[id(t)] for t in roots))
+    return Trace(tuple(nodes), tuple(calls.modules), tuple(number[id(t)] for t in roots))
 
 
 def as_tensors(outputs: Any, *inputs: Any) -> tuple[list[Tensor], dict[int, str]]:
     """The distinct tensors in what a drawing function was given, and the names that came with them."""
-    from ..nn import Module as NNModule
-    from ..tensor import Tensor
-
     given: dict[int, str] = {}
     if isinstance(outputs, NNModule):
         if not inputs:
@@ -198,6 +196,9 @@ def as_tensors(outputs: Any, *inputs: Any) -> tuple[list[Tensor], dict[int, str]
                 " draw_graph(model, x), or pass a tensor that it returned"
             )
         given.update({id(t): name for name, t in _named(outputs)})
+        for name, value in zip(signature(outputs.forward).parameters, inputs):
+            if isinstance(value, Tensor) and not value.name:
+                given[id(value)] = name
         outputs = outputs(*inputs)
     elif inputs:
         raise TypeError(f"inputs may follow a module only, not {_what(outputs)}")
@@ -206,9 +207,7 @@ def as_tensors(outputs: Any, *inputs: Any) -> tuple[list[Tensor], dict[int, str]
         outputs = list(outputs.values())
     found = [outputs] if isinstance(outputs, Tensor) else outputs
     if not isinstance(found, (list, tuple)):
-        raise TypeError(
-            f"expected a tensor, a list or dict of tensors, or a module and its inputs, not {_what(found)}"
-        )
+        raise TypeError(f"expected a tensor, a list or dict of tensors, or a module and its inputs, not {_what(found)}")
     roots: dict[int, Tensor] = {}
     for t in found:
         if t is None:  # a model's loss, when it was called without targets
@@ -219,46 +218,46 @@ def as_tensors(outputs: Any, *inputs: Any) -> tuple[list[Tensor], dict[int, str]
     return list(roots.values()), given
 
 
-def operands_of(t: Tensor) -> Iterator[Tensor]:
-    """The tensors among an operation's arguments, in order; concatenate and stack hold theirs in a tuple."""
-    from ..tensor import Tensor
-
-    if t.op is not None and t.args is None:
+def operands_of(t: Tensor) -> list[Tensor]:
+    """The tensors among an operation's arguments, in order; concatenate holds its own in a tuple."""
+    if t.op is None:
+        return []
+    if t.args is None:
         raise ValueError(
             f"the graph behind {t.name or t.op.name!r} was freed by backward(): draw it before,"
             " or call backward(retain_graph=True)"
         )
-    for argument in t.args or ():
-        if isinstance(argument, Tensor):
-            yield argument
-        elif isinstance(argument, (tuple, list)):
-            yield from (a for a in argument if isinstance(a, Tensor))
+    arguments = t.args[0] if t.op.variadic else t.args
+    return [a for a in arguments if isinstance(a, Tensor)]
 
 
-def _recording_order(roots: Iterable[Tensor]) -> list[Tensor]:
-    """Everything the roots depend on: operations as recorded, each leaf just before its first use."""
-    seen: dict[int, Tensor] = {}
+def _recording_order(roots: Iterable[Tensor]) -> tuple[list[Tensor], list[tuple[int, ...]]]:
+    """Everything the roots depend on, each leaf just before its first use, and the operands by number."""
+    operands: dict[int, list[Tensor]] = {}
+    operations: list[Tensor] = []
     stack = list(roots)
     while stack:
         t = stack.pop()
-        if id(t) not in seen:
-            seen[id(t)] = t
-            stack.extend(operands_of(t))
+        if id(t) not in operands:
+            operands[id(t)] = operands_of(t)
+            stack += operands[id(t)]
+            if t.op is not None:
+                operations.append(t)
     order: dict[int, Tensor] = {}
-    for t in sorted((t for t in seen.values() if t.op is not None), key=lambda t: t.index):
-        for operand in operands_of(t):
-            order.setdefault(id(operand), operand)
+    for t in sorted(operations, key=lambda t: t.index):
+        order |= {id(o): o for o in operands[id(t)] if id(o) not in order}
         order[id(t)] = t
-    for t in roots:  # leaves that are drawn for their own sake
-        order.setdefault(id(t), t)
-    return list(order.values())
+    order |= {id(t): t for t in roots if id(t) not in order}  # leaves that are drawn for their own sake
+    number = {key: i for i, key in enumerate(order)}
+    return list(order.values()), [tuple(number[id(o)] for o in operands[key]) for key in order]
 
 
-class _ScopeTable:
-    """Numbers module calls in order of their first recorded operation, parents first."""
+class _Calls:
+    """Module calls, numbered in order of their first recorded operation, parents first."""
 
     def __init__(self) -> None:
         self.modules: list[Module] = []
+        self.chains: dict[int | None, list[int]] = {None: []}
         self._ids: dict[int, int] = {}
 
     def number(self, scope: Scope | None) -> int | None:
@@ -267,50 +266,42 @@ class _ScopeTable:
         if id(scope) not in self._ids:
             parent = self.number(scope.parent)
             above = self.modules[parent].path if parent is not None else ""
-            path = f"{above}.{scope.name}" if above and scope.name else above or scope.name
-            self._ids[id(scope)] = len(self.modules)
-            self.modules.append(Module(len(self.modules), scope.name, scope.kind, path, parent))
+            i = self._ids[id(scope)] = len(self.modules)
+            path = ".".join(name for name in (above, scope.name) if name)
+            self.modules.append(Module(i, scope.name, scope.kind, path, parent))
+            self.chains[i] = [*self.chains[parent], i]
         return self._ids[id(scope)]
 
-
-def _place_parameters(
-    ordered: list[Tensor], operands: list[tuple[int, ...]], modules: list[int | None], calls: list[Module]
-) -> None:
-    """Put each parameter and constant into the innermost module call that holds all its uses."""
-    where = Trace((), tuple(calls), ())
-    chains: dict[int, list[int]] = {}
-    for i, sources in enumerate(operands):
-        for source in sources:
-            if ordered[source].op is None and _kind(ordered[source], bool(ordered[source].name)) in (
-                "parameter",
-                "constant",
-            ):
-                mine, other = where.module_chain(modules[i]), chains.get(source)
-                common = mine if other is None else [a for a, b in zip(mine, other) if a == b]
-                chains[source] = common
-    for source, chain in chains.items():
-        modules[source] = chain[-1] if chain else None
+    def place(self, modules: list[int | None], operands: list[tuple[int, ...]], kinds: list[Kind]) -> None:
+        """Put each parameter and constant into the innermost call that holds all its uses."""
+        common: dict[int, list[int]] = {}
+        for user, sources in enumerate(operands):
+            for i in sources:
+                if kinds[i] in ("parameter", "constant"):
+                    chain = self.chains[modules[user]]
+                    common[i] = [a for a, b in zip(chain, common.get(i, chain)) if a == b]
+        for i, chain in common.items():
+            modules[i] = chain[-1] if chain else None
 
 
 def _is_matrix_transpose(t: Tensor) -> bool:
     if t.op is None or t.op.name not in ("swapaxes", "transpose") or t.args is None:
         return False
-    n = t.data.ndim
+    n: int = t.data.ndim
     if t.op.name == "transpose":
         return n == 2
-    return bool({a % n for a in t.args[1:]} == {n - 1, n - 2})
+    first, second = t.args[1:]
+    return bool({first % n, second % n} == {n - 1, n - 2})
 
 
-def _kind(t: Tensor, named: bool) -> Kind:
-    from ..nn import Parameter
-
+def _kind(t: Tensor, name: str | None) -> Kind:
     if t.op is not None:
         return "operation"
     if isinstance(t, Parameter):
         return "parameter"
     if t.requires_grad:
         return "leaf"
-    return "input" if named else "constant"
+    return "input" if name else "constant"
 
 
 def _argument(a: Any, number: dict[int, int]) -> Any:
@@ -319,12 +310,6 @@ def _argument(a: Any, number: dict[int, int]) -> Any:
     if isinstance(a, (tuple, list)) and any(id(x) in number for x in a):
         return tuple(_argument(x, number) for x in a)
     return a
-
-
-def _array_type(data: Any) -> tuple[tuple[int, ...], str]:
-    if not isinstance(data, np.ndarray):  # the hidden value of an operation with several outputs
-        return (len(data),), "tuple"
-    return data.shape, data.dtype.name
 
 
 def _named(names: Any) -> Iterable[tuple[str, Tensor]]:
