@@ -23,7 +23,11 @@ FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
     " --disable-component-update --disable-sync"
 )
-HOSTILE = ["</script><script>window.hacked=1</script>", "&lt;b&gt; \u2028 \"'`", "妈妈<img src=x onerror=window.hacked=1>"]
+HOSTILE = [
+    "</script><script>window.hacked=1</script>",
+    "&lt;b&gt; \u2028 \"'`",
+    "妈妈<img src=x onerror=window.hacked=1>",
+]
 
 
 def missing(what):
@@ -188,6 +192,7 @@ def test_a_large_matrix_is_a_heat_map_with_a_table_behind_it(show, batched):
     view.locator(".result canvas").hover()
     assert view.locator(".cell .working").count()
     view.locator(".result summary").click()
+    view.locator(".result table.plain").wait_for()
     assert view.locator(".result table.plain td:not(.corner)").count() == 3 * 16
     assert "96 numbers" in view.locator(".result .statistics").inner_text()
 
@@ -337,7 +342,11 @@ def test_hovering_lights_row_and_column_of_a_product_and_the_row_of_a_softmax(sh
 
 def test_the_slicer_shows_one_sample_and_head_of_all_matrices(show, batched):
     data = read(batched)
-    i, tensor = next((i, data["tensors"][s["tensor"]]) for i, s in enumerate(data["steps"]) if data["tensors"][s["tensor"]]["name"] == "weights")
+    i, tensor = next(
+        (i, data["tensors"][s["tensor"]])
+        for i, s in enumerate(data["steps"])
+        if data["tensors"][s["tensor"]]["name"] == "weights"
+    )
     view = show(batched, f"#step={i + 1}")
     for batch, head in ((0, 0), (0, 1), (1, 0), (1, 1)):
         view.locator(".slicer select").nth(0).select_option(str(batch))
@@ -418,7 +427,9 @@ def test_no_step_shows_the_key_of_a_missing_string(show, page):
     for lane in ("forward", "前向"):
         assert lane in view.locator(".labels").inner_text()
         for _ in read(page)["steps"]:
-            assert not re.search(r"\b(say|kind|role|why|help|check|scale)_?[A-Z_]\w+", view.locator("body").inner_text())
+            assert not re.search(
+                r"\b(say|kind|role|why|help|check|scale)_?[A-Z_]\w+", view.locator("body").inner_text()
+            )
             press(view, "ArrowRight")
         view.locator("[data-action=language]").click()
         press(view, "Home")
@@ -493,7 +504,20 @@ def test_the_keyboard_reaches_every_button_and_the_cells(show, page):
     for _ in range(60):
         press(view, "Tab")
         reached.add(view.evaluate("document.activeElement.dataset.action ?? document.activeElement.tagName"))
-    assert {"twin", "search", "language", "theme", "print", "help", "back", "play", "forward", "fit", "INPUT", "TD"} <= reached
+    assert {
+        "twin",
+        "search",
+        "language",
+        "theme",
+        "print",
+        "help",
+        "back",
+        "play",
+        "forward",
+        "fit",
+        "INPUT",
+        "TD",
+    } <= reached
     view.locator(".card").focus()
     press(view, "Enter", "ArrowDown", "ArrowRight")
     assert view.evaluate("location.hash") == "#step=3&cell=1,1"
@@ -537,7 +561,9 @@ def test_axe_finds_no_barrier(show, page, batched, width, scheme):
             view.evaluate(f"location.hash = '#step={i + 1}&cell=0,0'")
             until(view, f"document.querySelector('input[type=range]').value == '{i}'")
             found = view.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-            assert not found, json.dumps([[v["id"], [n["html"][:200] + n["failureSummary"] for n in v["nodes"][:3]]] for v in found], indent=1)
+            assert not found, json.dumps(
+                [[v["id"], [n["html"][:200] + n["failureSummary"] for n in v["nodes"][:3]]] for v in found], indent=1
+            )
 
 
 def test_the_handout_prints_every_step(show, page):

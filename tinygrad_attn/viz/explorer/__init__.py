@@ -135,7 +135,14 @@ def drawings(backward: Backward, depth: int | None) -> dict[str, Any]:
     ladders: list[str] = []
     level = 0
     for limit in [*range(1, deepest), None]:
-        options: Options = {**DEFAULTS, "depth": limit, "max_nodes": None, "legend": False, "show_shapes": False, "show_formulas": False}
+        options: Options = {
+            **DEFAULTS,
+            "depth": limit,
+            "max_nodes": None,
+            "legend": False,
+            "show_shapes": False,
+            "show_formulas": False,
+        }
         picture = ladder_picture(backward, options)
         picture.attributes["ratio"] = RATIO
         picture.attributes.pop("label", None)  # remarks for a picture that stands alone

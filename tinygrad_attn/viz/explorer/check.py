@@ -61,8 +61,12 @@ class Replay:
 
     def _slope(self, target: int, uses: frozenset[Use], direction: np.ndarray, order: list[int]) -> float:
         value = np.broadcast_to(self.values[target], direction.shape)  # before un-broadcasting, each copy counts
-        step = EPSILON * max(1.0, float(np.abs(value[direction != 0]).max(initial=0, where=np.isfinite(value[direction != 0]))))
-        rise = self._loss_at(uses, value + step * direction, order) - self._loss_at(uses, value - step * direction, order)
+        step = EPSILON * max(
+            1.0, float(np.abs(value[direction != 0]).max(initial=0, where=np.isfinite(value[direction != 0])))
+        )
+        rise = self._loss_at(uses, value + step * direction, order) - self._loss_at(
+            uses, value - step * direction, order
+        )
         return rise / (2 * step)
 
     def _loss_at(self, uses: frozenset[Use], value: np.ndarray, order: list[int]) -> float:

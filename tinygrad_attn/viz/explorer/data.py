@@ -1,22 +1,22 @@
 """What the page is told: tensors, steps and drawings, read off the recorded graph and nothing else.
 
-    title, loss (index of a tensor), precision, language or null, level (the drawing shown first), elementwise [op]
-    modules    [{path, kind, parent}]                 one per module call
-    tensors    [{name, role, shape, dtype, axes, ticks, ...}]  , addressed by index:
-        role   parameter, input, constant, operation | seed, gradient, contribution | inner (inside a rule, not shown)
-        op, args   the operation that made it; args by name: {"t": tensor}, {"v": literal, "name"?} or {"list": [...]}
-        data   base64 of little-endian float32 in row-major order, or
-        stats  {min, mean, max, counts} where there are too many numbers to ship
-        map    for an operation that only moves numbers: base64 int32, per cell the flat cell it came from (-1: a zero)
-        moved  the same for one that keeps the order;  lands: per cell of the first operand, the cell it is added to
-        box    the class of its box in the drawings;  module: the call that made it
-        grad, nograd   a value's whole gradient, or why it has none;  of: the value whose gradient this is
-    steps      [{lane, kind, tensor, formula, reads, rule, parts, done, check}] in the order in which they ran:
-        kind   leaf, op | seed, rule, unbroadcast, accumulate
-        formula  text with "⟦3⟧" in the place of tensor 3;  rule: the value whose gradient rule ran
-        parts  the contributions of a sum;  done: the sum is complete
-        check  {each: base64 float32} finite differences per cell, {direction: [autograd, finite]}, or {why}
-    ladders    [svg, ...] from collapsed to open      the box of a tensor has the class that its `box` says
+title, loss (index of a tensor), precision, language or null, level (the drawing shown first), elementwise [op]
+modules    [{path, kind, parent}]                 one per module call
+tensors    [{name, role, shape, dtype, axes, ticks, ...}]  , addressed by index:
+    role   parameter, input, constant, operation | seed, gradient, contribution | inner (inside a rule, not shown)
+    op, args   the operation that made it; args by name: {"t": tensor}, {"v": literal, "name"?} or {"list": [...]}
+    data   base64 of little-endian float32 in row-major order, or
+    stats  {min, mean, max, counts} where there are too many numbers to ship
+    map    for an operation that only moves numbers: base64 int32, per cell the flat cell it came from (-1: a zero)
+    moved  the same for one that keeps the order;  lands: per cell of the first operand, the cell it is added to
+    box    the class of its box in the drawings;  module: the call that made it
+    grad, nograd   a value's whole gradient, or why it has none;  of: the value whose gradient this is
+steps      [{lane, kind, tensor, formula, reads, rule, parts, done, check}] in the order in which they ran:
+    kind   leaf, op | seed, rule, unbroadcast, accumulate
+    formula  text with "⟦3⟧" in the place of tensor 3;  rule: the value whose gradient rule ran
+    parts  the contributions of a sum;  done: the sum is complete
+    check  {each: base64 float32} finite differences per cell, {direction: [autograd, finite]}, or {why}
+ladders    [svg, ...] from collapsed to open      the box of a tensor has the class that its `box` says
 """
 
 from __future__ import annotations
@@ -293,7 +293,9 @@ class Collector:
         known = [*LEADING.get(ndim, ()), *names] if names and len(names) == 2 else list(names or ())
         axes = ([None] * ndim + known)[-ndim:] if ndim else []
         tokens = self.tokens
-        fits = [axis in TOKEN_AXES and tokens is not None and n == len(tokens) for axis, n in zip(axes, record["shape"])]
+        fits = [
+            axis in TOKEN_AXES and tokens is not None and n == len(tokens) for axis, n in zip(axes, record["shape"])
+        ]
         record["axes"] = axes
         record["ticks"] = [tokens if fit else None for fit in fits]
 

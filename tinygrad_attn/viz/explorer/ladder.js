@@ -22,6 +22,7 @@ class Ladder {
     this.root.querySelector(".drawing")?.remove();
     const element = drawing ? this.fromSvg(drawing) : this.fromList();
     this.root.prepend(element);
+    if (this.svg) this.centre();
     this.fit();
   }
 
@@ -77,9 +78,25 @@ class Ladder {
   /** The few words of the drawing that are no names. */
   translate(svg) {
     for (const text of svg.querySelectorAll(".cluster.forward > text, .cluster.backward > text, .node text:not([font-weight])")) {
-      const [, count, word] = /^(\d+ )?([a-z ]+)$/.exec(text.textContent) ?? [];
-      const key = `drawing_${word?.replaceAll(" ", "_")}`;
-      if (this.language.has(key)) text.textContent = this.language.text(key, { count: count?.trim() });
+      const words = text.textContent.trim();
+      const [, names, more] = /^(.*) and (\d+) more$/.exec(words) ?? [];
+      const [, count, word] = /^(?:(\d+) )?([a-z ]+)$/.exec(words) ?? [];
+      const key = more ? "drawing_more" : `drawing_${word?.replaceAll(" ", "_")}`;
+      if (this.language.has(key)) text.textContent = this.language.text(key, { names, count: more ?? count });
+    }
+  }
+
+  /** The font here may be narrower than the one that Graphviz measured: lines of one text go to the middle of their box. */
+  centre() {
+    for (const group of this.svg.querySelectorAll(".node")) {
+      const texts = [...group.querySelectorAll("text")];
+      const lines = new Set(texts.map((text) => text.getAttribute("y")));
+      if (lines.size < texts.length) continue;
+      const box = group.querySelector("path, polygon, ellipse").getBBox();
+      for (const text of texts) {
+        text.setAttribute("text-anchor", "middle");
+        text.setAttribute("x", box.x + box.width / 2);
+      }
     }
   }
 
@@ -124,7 +141,7 @@ class Ladder {
       }
     }
     for (const { group, ends: [tail, head] } of this.edges) {
-      group.classList.toggle("ahead", !(tail.some(reached) && head.some(reached)));
+      group.classList.toggle("ahead", [tail, head].some((end) => end.length && !end.some(reached)));
       const into = (from, to) => from.some((i) => lit.has(i)) && to.some((i) => current.has(i));
       if (into(tail, head) || into(head, tail)) put(group, "lit");
     }

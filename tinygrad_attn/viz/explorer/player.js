@@ -363,7 +363,6 @@ class Player {
       const page = make("article", { class: "card" });
       const card = new Card(page, this);
       card.show(this.steps[i]);
-      page.querySelectorAll(".cell, .badge button, .slicer").forEach((element) => element.remove());
       return page;
     });
     this.at = at;

@@ -17,6 +17,7 @@ const STRINGS = {
     drawing_forward: "forward", drawing_backward: "backward", drawing_parameter: "parameter", drawing_leaf: "leaf",
     drawing_input: "input", drawing_constant: "constant", drawing_operations: "{count} operations",
     drawing_operation: "{count} operation", drawing_steps_backward: "{count} steps backward",
+    drawing_more: "{names} and {count} more",
 
     laneForward: "forward", laneBackward: "backward",
     stepOf: "step {n} of {total}", stepTitle: "Step {n}: {name}",
@@ -105,6 +106,7 @@ const STRINGS = {
     drawing_forward: "前向", drawing_backward: "反向", drawing_parameter: "参数", drawing_leaf: "叶子",
     drawing_input: "输入", drawing_constant: "常量", drawing_operations: "{count} 个运算",
     drawing_operation: "{count} 个运算", drawing_steps_backward: "反向 {count} 步",
+    drawing_more: "{names} 等 {count} 个",
 
     laneForward: "前向", laneBackward: "反向",
     stepOf: "第 {n} 步，共 {total} 步", stepTitle: "第 {n} 步：{name}",
