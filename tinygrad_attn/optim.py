@@ -90,19 +90,17 @@ class Optimizer:
         kind = type(self).__name__
         _not_negative(kind, lr=lr, weight_decay=weight_decay)
         self.lr = lr
-        alike: dict[tuple[Any, float], dict[int, Tensor]] = {}
+        alike: dict[tuple[Any, float], list[Tensor]] = {}
         seen: set[int] = set()
         for p, decay in _with_decay(params, weight_decay):
             if not isinstance(p, Tensor) or not p.requires_grad or p.op is not None:
                 raise TypeError(f"{kind}: a parameter is a leaf Tensor with requires_grad=True, got {p!r:.80}")
             if id(p) not in seen:
-                alike.setdefault((p.dtype, decay), {})[id(p)] = p
+                alike.setdefault((p.dtype, decay), []).append(p)
             seen.add(id(p))
         if not alike:
             raise ValueError(f"{kind}: got no parameters")
-        self.groups = [
-            _Group(list(members.values()), decay, self.moment_names) for (_, decay), members in alike.items()
-        ]
+        self.groups = [_Group(members, decay, self.moment_names) for (_, decay), members in alike.items()]
 
     def zero_grad(self) -> None:
         for group in self.groups:
