@@ -90,9 +90,7 @@ class Settings:
 
 PRESETS = {
     "manual": Settings(),
-    "quick": Settings(
-        block_size=32, batch_size=16, n_layer=2, n_head=2, n_embd=64, max_iters=400, eval_interval=100
-    ),
+    "quick": Settings(block_size=32, batch_size=16, n_layer=2, n_head=2, n_embd=64, max_iters=400, eval_interval=100),
     "shakespeare": Settings(max_iters=2000, learning_rate=1e-3, warmup_iters=100, eval_interval=250),
 }
 EXPECTED = {"manual": 1.7, "quick": 2.3, "shakespeare": 1.915}  # held-out loss with the preset as it is
@@ -109,12 +107,8 @@ def parse_args(argv):
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--preset", choices=PRESETS, help="source of the settings not given (default: manual)"
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="RUN", help="a new directory (default: runs/PRESET, numbered)"
-    )
+    parser.add_argument("--preset", choices=PRESETS, help="source of the settings not given (default: manual)")
+    parser.add_argument("--out", type=Path, metavar="RUN", help="a new directory (default: runs/PRESET, numbered)")
     parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run, by its own settings")
     group = parser.add_argument_group("settings (defaults: see presets)")
     for f in fields(Settings):
@@ -138,9 +132,7 @@ def parse_args(argv):
                 settings = replace(settings, text=str(Path(settings.text).resolve()))
             directory = args.out or unused(Path("runs") / preset)
             if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-                raise ValueError(
-                    f"--out {directory} is not empty; go on with it by --resume, or name a new one"
-                )
+                raise ValueError(f"--out {directory} is not empty; go on with it by --resume, or name a new one")
         settings.check()
         run = Run(directory, settings)
         if args.resume:
@@ -194,7 +186,7 @@ def describe(preset):
         if len(line) + len(word) > 98:
             lines, line = [*lines, line], " " * 14
         line += f" {word} "
-    return "\n".join([*lines, line])
+    return "\n".join(line.rstrip() for line in [*lines, line])
 
 
 # ---------------------------------------------------------------------------------------------- the run
@@ -252,9 +244,7 @@ class Run:
     def resume(self):
         saved = ta.checkpoint.load(self.checkpoint)
         if saved["tokenizer"] == self.tokenizer.vocab and saved["text_sha256"] != self.text_sha256:
-            raise ValueError(
-                f"{self.settings.text or 'the manual'} has changed since the run began; it can't go on"
-            )
+            raise ValueError(f"{self.settings.text or 'the manual'} has changed since the run began; it can't go on")
         ta.checkpoint.load(
             self.checkpoint,
             tokenizer=self.tokenizer,
@@ -292,9 +282,7 @@ class Run:
     def sample(self):
         prompt = start_of_text(self.tokenizer)
         rng = np.random.default_rng([self.settings.seed, self.step])
-        text = self.tokenizer.decode(
-            self.model.generate(self.tokenizer.encode(prompt), SAMPLE_TOKENS, rng=rng)
-        )
+        text = self.tokenizer.decode(self.model.generate(self.tokenizer.encode(prompt), SAMPLE_TOKENS, rng=rng))
         with (self.directory / "samples.txt").open("a", encoding="utf-8", newline="") as file:
             file.write(f"--- after {self.step} updates ---\n{text}\n")
         return text.strip("\n")
@@ -310,9 +298,7 @@ class Run:
     def update(self):
         """One update of the weights; returns what is logged about it."""
         s = self.settings
-        lr = warmup_cosine(
-            self.step, max_lr=s.learning_rate, min_lr=s.min_lr, warmup=s.warmup_iters, total=s.max_iters
-        )
+        lr = warmup_cosine(self.step, max_lr=s.learning_rate, min_lr=s.min_lr, warmup=s.warmup_iters, total=s.max_iters)
         window = list(islice(self.batches, s.grad_accumulation))
         self.optimizer.zero_grad()
         loss = accumulate(lambda x, y: self.model(x, y)[1], window)
@@ -382,9 +368,7 @@ def train(run):
                     )
                 log.write(json.dumps(line) + "\n")
                 log.flush()
-                bar.set_postfix_str(
-                    f"loss {line['train_loss']:.3f}, {line['tokens_per_s']:,} tokens/s", refresh=False
-                )
+                bar.set_postfix_str(f"loss {line['train_loss']:.3f}, {line['tokens_per_s']:,} tokens/s", refresh=False)
                 bar.update()
         if stop.asked:
             run.save()
@@ -427,22 +411,20 @@ def main(argv=None):
         )
     except OSError as error:
         sys.exit(f"stopped at step {run.step}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(f"\nstopped at once; --resume {run.directory} goes on from its last checkpoint")
     if not finished:
         print(f"\nstopped at step {run.step:,} and saved; go on with")
         print(f"    python {sys.argv[0]} --resume {run.directory}")
         return
     print(f"\nafter training it writes:\n{textwrap.indent(run.sample(), '    ')}\n")
     loss = run.held_out_loss(FINAL_EVAL_ITERS)
-    expected = next(
-        (EXPECTED[name] for name, preset in PRESETS.items() if replace(s, text=None) == preset), None
-    )
+    expected = next((EXPECTED[name] for name, preset in PRESETS.items() if replace(s, text=None) == preset), None)
     print(f"held-out loss after {run.step:,} steps, nats per character (mean of {FINAL_EVAL_ITERS} batches)")
     print(f"    {loss:.3f}   this model" + (f" (expected: {expected} or less)" if expected else ""))
     print(f"    {unigram:.3f}   knowing how frequent each character is (unigram entropy)")
     print(f"    {uniform:.3f}   knowing nothing: ln V = ln {V}")
-    run.write(
-        "result.json", json.dumps({"step": run.step, "val_loss": loss, "batches": FINAL_EVAL_ITERS}) + "\n"
-    )
+    run.write("result.json", json.dumps({"step": run.step, "val_loss": loss, "batches": FINAL_EVAL_ITERS}) + "\n")
     run.model.save_pretrained(run.directory / "pretrained", run.tokenizer)
     plot_run.plot_loss(run.directory, plot_run.read_log(run.directory))
     plot_run.plot_attention(run.directory)
