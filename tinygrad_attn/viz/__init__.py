@@ -17,6 +17,7 @@ from .trace import Edge, Module, Node, Trace, trace
 
 __all__ = [
     "Backward",
+    "Drawing",
     "Edge",
     "Module",
     "Node",
@@ -37,10 +38,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "save":
-        from .drawing import save
-
-        return save
+    if name in ("Drawing", "save"):  # loads graphviz
+        return getattr(import_module(".drawing", __name__), name)
     if name == "explain":
         return import_module(".explorer", __name__).explain
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

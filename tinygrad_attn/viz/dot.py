@@ -206,7 +206,8 @@ class _Forward:
     def _call(self, key: str, nodes: list[Node]) -> Box:
         module = self.trace.modules[int(key[1:])]
         own = [n.name for n in nodes if n.kind == "parameter"]
-        details = [f"{sum(n.kind == 'operation' for n in nodes)} operations", few(own)]
+        count = sum(n.kind == "operation" for n in nodes)
+        details = [f"{count} operation{'s' * (count > 1)}", few(own)]
         text = label(module.path, module.kind, details) if module.path else label(module.kind, "", details)
         return Box(key, text, "module", self._clusters(module.parent), _classes(nodes), ", ".join(own))
 
@@ -423,7 +424,8 @@ class _Ladder:
         flow = {"dir": "back", "color": RED}
         read = {
             "style": "dotted",
-            "color": "#7b8794",
+            "color": "#6b7787",
+            "penwidth": "1.3",
             "arrowhead": "none",
             "constraint": "false",
             "class": "reads",

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-FONT = "Helvetica"
+FONT = "Arial"
 GREY, BLUE, RED = "#5f6b7a", "#2c4a6e", "#b3261e"
 
 # kind -> (shape, fill, border, explanation); shape, border and word tell kinds apart without colour
@@ -118,7 +118,7 @@ def label(name: str, formula: str, details: Sequence[str] = (), tables: Sequence
     """Name in bold, then its formula, then type and remarks in small print, then arrays side by side."""
     text = f"<B>{html(name)}</B>"
     if formula:
-        text += ("  " if len(name) + len(formula) < 34 else "<BR/>") + html(formula)
+        text += ("&#160; " if len(name) + len(formula) < 34 else "<BR/>") + html(formula)
     span = f' COLSPAN="{len(tables)}"' if len(tables) > 1 else ""
     rows = "".join(f"<TR><TD{span}>{row}</TD></TR>" for row in (text, *(small(d) for d in details if d)))
     if tables:
