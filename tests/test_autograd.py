@@ -461,9 +461,7 @@ def test_a_backward_pass_records_nothing():
 def test_an_anomaly_in_forward_names_operation_shapes_and_line():
     x = T([[-1.0, 1.0]])
     with np.errstate(all="ignore"), ta.detect_anomaly():
-        with pytest.raises(
-            FloatingPointError, match=r"log: NaN in the result.*\(1, 2\).*test_autograd\.py:\d+"
-        ):
+        with pytest.raises(FloatingPointError, match=r"log: NaN in the result.*\(1, 2\).*test_autograd\.py:\d+"):
             ta.log(x)
         with pytest.raises(FloatingPointError, match=r"divide: an infinity"):
             x / np.array([0.0, 1.0])
@@ -475,9 +473,7 @@ def test_an_anomaly_in_backward_names_the_line_of_the_forward():
     x = T([0.0, 1.0])
     with np.errstate(all="ignore"), ta.detect_anomaly():
         y = ta.sqrt(x).sum()
-        with pytest.raises(
-            FloatingPointError, match=r"sqrt: an infinity in the gradient.*test_autograd\.py:\d+"
-        ):
+        with pytest.raises(FloatingPointError, match=r"sqrt: an infinity in the gradient.*test_autograd\.py:\d+"):
             y.backward()
     assert x.grad is None
 
@@ -561,6 +557,13 @@ def test_bad_calls_of_an_operation_name_it():
         (lambda a, b: ta.embedding(a, [0.5]), ["embedding", "integers", "float"]),
         (lambda a, b: ta.dropout(a, 1.5, rng=np.random.default_rng(0)), ["dropout", "1.5"]),
         (lambda a, b: a[2], ["getitem", "(2, 3)", "2"]),
+        (lambda a, b: ta.embedding(a[0], [0]), ["embedding", "(3,)"]),
+        (lambda a, b: a @ 2, ["matmul", "(2, 3)", "()", "*"]),
+        (lambda a, b: a[0, 0] @ b, ["matmul", "()", "(4, 5)", "*"]),
+        (lambda a, b: ta.concatenate([a, a], axis=None), ["concatenate", "axis", "reshape(-1)"]),
+        (lambda a, b: ta.softmax(ta.Tensor([True]), axis=3), ["softmax", "(1,)", "axis=3"]),
+        (lambda a, b: a.masked_fill(np.ones((2, 3), bool), b[0, 0]), ["masked_fill", "value", "detach"]),
+        (lambda a, b: a.clip(b[0, 0]), ["clip", "min", "detach"]),
         (lambda a, b: ta.take_along_axis(a, np.array([[3]]), axis=1), ["take_along_axis", "(2, 3)"]),
         (lambda a, b: ta.take_along_axis(a, np.array([[0.5]]), axis=1), ["take_along_axis"]),
     ],

@@ -153,9 +153,7 @@ def test_A04_the_gradient_of_a_broadcast_operand_is_summed_back_to_its_shape():
     assert equal(s.grad, 10.0)
 
 
-@pytest.mark.parametrize(
-    "shape", [(), (1,), (4,), (1, 1), (3, 1), (1, 4), (2, 1, 1), (1, 3, 1), (2, 3, 4)], ids=str
-)
+@pytest.mark.parametrize("shape", [(), (1,), (4,), (1, 1), (3, 1), (1, 4), (2, 1, 1), (1, 3, 1), (2, 3, 4)], ids=str)
 def test_A04_neighbours_every_way_to_stretch_on_both_sides(shape):
     full = arange(24, 2, 3, 4) + 1
     for f in (lambda a, b: a * b, lambda a, b: b * a, lambda a, b: ta.where(True, a * b, b)):
@@ -639,6 +637,21 @@ def test_A19_neighbours_integers_beside_floats():
     assert ids.mean().dtype.kind == "f" and ids.sum().item() == 3
 
 
+def test_A19_neighbours_a_cast_to_integers_is_a_constant():
+    t = T([1.5, 2.5])
+    for y in (t.astype(int), t.astype(bool)):
+        assert y.dtype.kind in "ib" and not y.requires_grad and y.is_leaf
+    (t.astype(int) * t).sum().backward()
+    assert equal(t.grad, [1, 2])
+
+
+def test_A19_neighbours_functions_of_integers_are_floats():
+    for y in (ta.softmax([1, 1, 2]), ta.log_softmax([1, 1, 2]).exp(), ta.Tensor([1, 1, 2]).softmax(axis=0)):
+        assert equal(y, [0.21194155761708544, 0.21194155761708544, 0.5761168847658291])
+    for f in (ta.exp, ta.sqrt, ta.mean, ta.var, ta.logsumexp, ta.sigmoid, ta.gelu, ta.norm, ta.layer_norm):
+        assert equal(f([1, 2, 4]), f(np.array([1.0, 2.0, 4.0])).data, rtol=1e-9)
+
+
 def test_A19_comparisons_and_positions_never_want_gradients():
     t = T([1.0, 3.0, 2.0])
     for y in (t > 1, t == t, t != 2, t <= 2):
@@ -742,9 +755,7 @@ def test_A21_neighbours_indices_that_are_tensors_and_indices_that_change_later()
     assert equal(t.grad, [10, 1, 1])
 
 
-@pytest.mark.parametrize(
-    "bad", [1.0, "x", [0.5], [3], (0, 0), [True], slice("a", None), np.array([1.5])], ids=repr
-)
+@pytest.mark.parametrize("bad", [1.0, "x", [0.5], [3], (0, 0), [True], slice("a", None), np.array([1.5])], ids=repr)
 def test_A21_neighbours_bad_indices_name_the_operation(bad):
     with pytest.raises((IndexError, TypeError), match="getitem"):
         T([1.0, 2.0, 3.0])[bad]
@@ -825,9 +836,7 @@ def test_A24_a_result_that_is_no_scalar_needs_a_seed_of_exactly_its_shape():
     assert equal(t.grad, [2, 20, 200])
 
 
-@pytest.mark.parametrize(
-    "kind", [list, tuple, np.array, lambda s: ta.Tensor(s), lambda s: np.array(s, np.float32)]
-)
+@pytest.mark.parametrize("kind", [list, tuple, np.array, lambda s: ta.Tensor(s), lambda s: np.array(s, np.float32)])
 def test_A24_neighbours_seeds_of_all_kinds(kind):
     t = T([1.0, 2.0, 3.0])
     (t * 2).backward(kind([1, 10, 100]))
@@ -1030,9 +1039,7 @@ def test_A27_a_tied_pair_stays_tied():
     assert a is b
 
 
-@pytest.mark.parametrize(
-    "way", [copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))], ids=["deepcopy", "pickle"]
-)
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))], ids=["deepcopy", "pickle"])
 def test_A27_neighbours_leaves_keep_dtype_name_wish_and_gradient(way):
     t = ta.Tensor(np.float32([1, 2]), requires_grad=True, name="W_Q")
     (t * t).sum().backward()

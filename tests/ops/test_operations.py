@@ -134,6 +134,7 @@ CASES = {
         lambda a, b, c: ta.einsum("i,ij,j->", a, b, c), lambda a, b, c: a @ b @ c, V[:2], X, V
     ),
     "einsum, dots": case(lambda a, b: ta.einsum("...ij,jk->...ik", a, b), np.matmul, A, B[0]),
+    "einsum, stretched": case(lambda a, b: ta.einsum("ij,ij->j", a, b), lambda a, b: (a * b).sum(0), X[:1], P),
     # shapes
     "transpose": case(ta.transpose, np.transpose, X3),
     "transpose, axes": case(lambda x: x.transpose(-1, 0, 1), lambda x: x.transpose(-1, 0, 1), X3),
@@ -299,9 +300,7 @@ def test_broadcasting(ours, numpys, shapes):
         assert not x.grad.data.any() and not y.grad.data.any()
 
 
-@given(
-    hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=3, max_side=3), st.sampled_from(sorted(BINARY))
-)
+@given(hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=3, max_side=3), st.sampled_from(sorted(BINARY)))
 @settings(max_examples=100)
 def test_any_two_shapes_that_broadcast(shapes, name):
     ours, numpys = BINARY[name]
@@ -321,9 +320,7 @@ SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, max_side=3)
 @settings(max_examples=100)
 def test_reductions_over_any_axes(shape, data):
     axes = (
-        st.lists(st.integers(-len(shape), len(shape) - 1), unique_by=lambda a: a % len(shape))
-        if shape
-        else st.just([])
+        st.lists(st.integers(-len(shape), len(shape) - 1), unique_by=lambda a: a % len(shape)) if shape else st.just([])
     )
     axis = data.draw(st.one_of(st.none(), axes.map(tuple)))
     keepdims = data.draw(st.booleans())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from ..autograd import Array, derived, primitive
+from ..autograd import Array, Node, constant, derived, primitive
 
 
 @primitive(numpy=np.add, operators=["add"], promotes=True)
@@ -387,6 +389,13 @@ def astype(x: Array, dtype: type) -> Array:
 
 
 astype.gradients(x=lambda g, out, x, dtype: g)
+
+
+def _to_integers(x: Node, dtype: Any) -> Any:
+    return None if np.dtype(dtype).kind == "f" else constant(x._data.astype(dtype))  # they have no gradient
+
+
+astype.rewrite = _to_integers
 
 
 def _comparison(function: np.ufunc, operator: str) -> None:

@@ -100,6 +100,8 @@ def embedding(weight: Array, ids: Array) -> Array:
             [2.],
             [1.]])
     """
+    if weight.ndim != 2:
+        raise ValueError(f"embedding: the weight has rows and columns, not shape {weight.shape}")
     return weight[_checked_ids(ids, len(weight))]
 
 

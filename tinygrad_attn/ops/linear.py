@@ -45,6 +45,8 @@ matmul.gradients(a=_left, b=_right)
 def _vectors(a: Array, b: Array) -> Array:
     """A vector operand takes part as a matrix, and its axis is dropped again."""
     a, b = (x if isinstance(x, Node) else Node.result_type(x) for x in (a, b))
+    if not a.ndim or not b.ndim:
+        raise ValueError(f"matmul: cannot take shapes {a.shape} and {b.shape}; a single number multiplies with *")
     left, right = a.ndim == 1, b.ndim == 1
     if left or right:
         dropped = (-2,) * left + (-1,) * right
@@ -56,8 +58,6 @@ matmul.rewrite = _vectors
 
 
 def _matmul_remedy(a: Array, b: Array) -> str:
-    if np.ndim(a) < 1 or np.ndim(b) < 1:
-        return "A single number multiplies with *"
     fits = f"The last axis of the first ({np.shape(a)[-1]}) must equal the last but one of the second"
     return f"{fits} ({np.shape(b)[-2] if np.ndim(b) > 1 else np.shape(b)[0]}); .mT transposes a matrix"
 
@@ -100,7 +100,7 @@ def _einsum_rule(g: Array, out: Array, operands: Sequence[Array], subscripts: st
         for axis, letter in enumerate(term):  # a letter that only this operand has was summed alone
             if letter not in reachable:
                 gradient = np.expand_dims(gradient, axis)
-        gradients.append(np.broadcast_to(gradient, x.shape))
+        gradients.append(np.broadcast_to(gradient, np.broadcast_shapes(gradient.shape, x.shape)))
     return gradients
 
 

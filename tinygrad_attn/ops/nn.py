@@ -31,7 +31,7 @@ def softmax(x: Array, axis: Axis = -1) -> Array:
     Tensor([0.21194157, 0.21194157, 0.57611686])
     """
     _, e = _shifted(x, axis)
-    np.exp(e, out=e)
+    e = np.exp(e, out=e if e.dtype.kind == "f" else None)  # integers make a float array of their own
     total = np.add.reduce(e, axis=axis, keepdims=True)
     if not total.all():
         total = np.where(total == 0, 1, total)

@@ -127,6 +127,8 @@ def concatenate(arrays: Sequence[Array], axis: int = 0) -> Array:
     >>> ta.concatenate([ta.Tensor([1.0]), ta.Tensor([2.0, 3.0])])
     Tensor([1., 2., 3.])
     """
+    if axis is None:
+        raise TypeError("concatenate: needs an axis; reshape(-1) flattens")
     return np.concatenate(arrays, axis)
 
 
@@ -159,7 +161,7 @@ def split(x: Array, sections: int | Sequence[int], axis: int = 0) -> Sequence[Ar
     return np.split(x, sections, axis)
 
 
-split.many = True
+split.many = split.special = True
 split.gradients(x=lambda gs, out, x, sections, axis: np.concatenate(gs, axis))
 split.remedy = lambda x, sections, axis: "The pieces must be equal, or give the positions to cut at"
 
