@@ -399,22 +399,6 @@ def test_modes_are_restored_after_an_exception(context):
     assert T(1.0).log().requires_grad  # no anomaly mode left behind
 
 
-def test_a_decorated_generator_is_in_the_mode_while_it_runs_and_its_caller_is_not():
-    @ta.no_grad()
-    def batches(x):
-        for _ in range(2):
-            assert not ta.is_grad_enabled()
-            received = yield x * 2
-            assert received is None
-
-    for y in batches(T(1.0)):
-        assert not y.requires_grad and ta.is_grad_enabled()
-    unfinished = batches(T(1.0))
-    next(unfinished)
-    unfinished.close()
-    assert ta.is_grad_enabled()
-
-
 def test_modes_without_parentheses_are_refused():
     with pytest.raises((TypeError, AttributeError)), ta.no_grad:
         pass

@@ -72,9 +72,7 @@ def test_subclasses_masked_arrays_and_byte_orders_become_plain_arrays():
     assert ta.Tensor(read_only).data.flags.writeable
 
 
-@pytest.mark.parametrize(
-    "data", [None, "text", [1.0, "x"], 1j, object(), {1: 2}, [[1.0], [1.0, 2.0]], np.array("x")]
-)
+@pytest.mark.parametrize("data", [None, "text", [1.0, "x"], 1j, object(), {1: 2}, [[1.0], [1.0, 2.0]], np.array("x")])
 def test_what_is_no_array_of_numbers_is_refused(data):
     with pytest.raises((TypeError, ValueError)):
         ta.Tensor(data)
@@ -215,6 +213,28 @@ def test_augmented_assignment_makes_a_new_tensor():
     assert x.grad.tolist() == [2, 2]
 
 
+def test_under_no_grad_a_parameter_is_updated_in_place():
+    w = ta.Tensor([1.0, 2.0], requires_grad=True)
+    parameters = [w]
+    (w * w).sum().backward()
+    with ta.no_grad():
+        for p in parameters:
+            p -= 0.5 * p.grad
+            p += np.array([1.0, 1.0])
+            p *= 2
+            p /= np.float64(4)
+    assert parameters[0] is w and w.tolist() == [0.5, 0.5]
+    assert w.requires_grad and w.is_leaf and w.dtype == np.float32
+    y = w * w
+    with ta.no_grad(), pytest.raises(ValueError, match="read-only"):
+        w += 1
+    y.sum().backward()
+    with ta.no_grad():
+        z = y = ta.Tensor([1.0])
+        z += 1
+    assert y.tolist() == [1]
+
+
 def test_data_can_be_replaced_and_written():
     x = T([1.0, 2.0])
     x.data -= 0.5
@@ -322,12 +342,7 @@ def test_keyword_arguments_of_numpys_functions():
 
 def test_comparisons_and_python_builtins():
     x = T([3.0, 1.0, 2.0])
-    assert (
-        sum(x).item() == 6
-        and max(x).item() == 3
-        and sorted(x)[0].item() == 1
-        and abs(-x).tolist() == [3, 1, 2]
-    )
+    assert sum(x).item() == 6 and max(x).item() == 3 and sorted(x)[0].item() == 1 and abs(-x).tolist() == [3, 1, 2]
     assert any(x > 2) and not all(x > 2) and 3.0 in x and 7.0 not in x
     assert divmod(7, 2) and (-x).tolist() == [-3, -1, -2] and (+x).tolist() == [3, 1, 2]
     assert pow(x, 2).tolist() == [9, 1, 4] and round(float(x[0])) == 3
@@ -352,3 +367,29 @@ def test_booleans_can_be_combined():
     x = T([1.0, 2.0, 3.0])
     mask = np.logical_and(x > 1, x < 3)
     assert np.asarray(mask).tolist() == [False, True, False] and x[mask].tolist() == [2]
+
+
+def test_a_leaf_is_updated_in_place_under_no_grad():
+    w = ta.Tensor([1.0, 2.0], requires_grad=True)
+    same = w
+    (w * w).sum().backward()
+    with ta.no_grad():
+        w -= 0.5 * w.grad
+    assert w is same
+    assert w.requires_grad
+    assert w.numpy().tolist() == [0.0, 0.0]
+
+
+def test_a_leaf_is_not_changed_in_place_while_recording():
+    w = ta.Tensor([1.0], requires_grad=True)
+    with pytest.raises(RuntimeError, match="no_grad"):
+        w *= 2
+
+
+def test_a_running_sum_of_losses_stays_in_the_graph():
+    w = ta.Tensor(3.0, requires_grad=True)
+    total = ta.Tensor(0.0)
+    for k in range(3):
+        total += k * w
+    total.backward()
+    assert w.grad.item() == 3.0

@@ -18,7 +18,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from inspect import isgeneratorfunction
+from contextlib import ContextDecorator
 from itertools import count
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -73,8 +73,8 @@ state = _State()
 _numbers = count(1)
 
 
-class _Switch:
-    """Sets one field of the state for a ``with`` block or a decorated function, and may be nested."""
+class _Switch(ContextDecorator):
+    """Sets one field of the mode for a ``with`` block or a decorated function, and may be nested."""
 
     field: ClassVar[str]
     value: ClassVar[Any]
@@ -88,28 +88,6 @@ class _Switch:
 
     def __exit__(self, *_: object) -> None:
         setattr(state.mode, self.field, self._before.pop())
-
-    def __call__(self, function: Function) -> Function:
-        if not callable(function):
-            raise TypeError(f"{type(self).__name__} takes no argument: write `with {type(self).__name__}():`")
-
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with type(self)():
-                return function(*args, **kwargs)
-
-        @functools.wraps(function)
-        def resumed(*args: Any, **kwargs: Any) -> Any:
-            generator, sent = function(*args, **kwargs), None
-            while True:  # switched while the generator runs, not while its caller does
-                with type(self)():
-                    try:
-                        value = generator.send(sent)
-                    except StopIteration as stop:
-                        return stop.value
-                sent = yield value
-
-        return resumed if isgeneratorfunction(function) else wrapped  # type: ignore[return-value]
 
 
 class no_grad(_Switch):
@@ -252,10 +230,11 @@ class Primitive:
         self.variadic = variadic  # the first argument is a sequence of operands
         self.promotes = promotes  # operands broadcast elementwise, and scalars and integers are weak
         self.many = False  # the forward gives several arrays
+        self.special = variadic or saves is not None  # what rules take must be unfolded first
         self.signature = inspect.Signature(parameters)
         self.params = tuple(p.name for p in parameters)
         self.defaults = tuple(p.default for p in parameters)
-        self.operands: tuple[int, ...] = (0,)
+        self.operands: tuple[int, ...] = () if variadic else (0,)
         self.rules: dict[str, Rule] = {}
         self.by_position: tuple[Any, ...] = ()
         self.joint: Rule | None = None
@@ -316,6 +295,8 @@ class Primitive:
         for i, a in enumerate(args):
             if isinstance(a, Node):
                 tracked = tracked or i in self.operands
+                if a._requires_grad and i not in self.operands:
+                    raise TypeError(f"{self.name}: {self.params[i]} has no gradient here; detach() it")
             elif a.__class__ not in _READY:
                 bound[i] = self._lift(i, a)
         if not tracked:  # numbers alone: they become Tensors of their own dtype
@@ -335,10 +316,13 @@ class Primitive:
         """The error of a failed forward, with the operation, the shapes and the remedy in it."""
         operands = values[0] if self.variadic else [values[i] for i in self.operands]
         shapes = " and ".join(str(np.shape(a)) for a in operands)
-        others = [i for i in range(len(self.params)) if i not in self.operands and np.ndim(values[i]) < 2]
+        others = [
+            i for i in range(self.variadic, len(self.params)) if i not in self.operands and np.ndim(values[i]) < 2
+        ]
         given = "".join(f", {self.params[i]}={values[i]!r}" for i in others)
         remedy = f". {self.remedy(*values[: len(self.params)])}" if self.remedy else ""
-        return type(error)(f"{self.name}: cannot take shapes {shapes}{given}: {error}{remedy}")
+        kind = TypeError if isinstance(error, TypeError) else type(error)  # NumPy's own kinds take other arguments
+        return kind(f"{self.name}: cannot take shapes {shapes}{given}: {error}{remedy}")
 
 
 def primitive(
@@ -375,8 +359,9 @@ def attach(op: Any, name: str, *, numpy: Any, method: str | None, operators: Seq
         setattr(Node.result_type, method or name, _method(op))
     for operator in operators:
         setattr(Node.result_type, f"__{operator}__", _operator(op, reflected=False))
-        if operator not in ("neg", "pos", "abs"):
+        if operator in ("add", "sub", "mul", "truediv", "pow", "matmul"):
             setattr(Node.result_type, f"__r{operator}__", _operator(op, reflected=True))
+            setattr(Node.result_type, f"__i{operator}__", _in_place(op))
 
 
 def _method(op: Any) -> Callable[..., Any]:
@@ -399,6 +384,20 @@ def _operator(op: Any, *, reflected: bool) -> Callable[..., Any]:
             return apply(op, args)
         known = isinstance(other, (Node, int, float, np.ndarray, np.generic, list, tuple))
         return op(*args) if known else NotImplemented
+
+    return operator
+
+
+def _in_place(op: Primitive) -> Callable[..., Any]:
+    """``w -= step``: a leaf that wants gradients keeps its identity, and is only written to under `no_grad`."""
+
+    def operator(self: Node, other: Any) -> Any:
+        if self.op is not None or not self._requires_grad:
+            return op(self, other)
+        if state.mode.recording:
+            raise RuntimeError(f"{op.name}: a leaf that requires gradients is changed in place only under no_grad()")
+        self._data[...] = op(self, other)._data
+        return self
 
     return operator
 
@@ -468,8 +467,8 @@ def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
     wanted = wanted and mode.recording and op.differentiable
     if op.many and not wanted:
         return [constant(a) for a in out]
-    if out.__class__ is not np.ndarray and not op.many:
-        out = np.asarray(out)
+    if out.__class__ is not np.ndarray:
+        out = tuple(out) if op.many else np.asarray(out)
     node: Node = constant(out)
     if mode.anomaly:
         node._source = _users_line()
@@ -570,42 +569,23 @@ def _walk(
             found[node] = g
             if op is None:
                 continue
-        args: Any = node.args
+        operands: Any = node.args
         if op is part:  # the bundle waits for the gradients of all its parts
-            bundle, i = args
+            bundle, i = operands
             gradients.setdefault(bundle, [None] * len(bundle._data))[i] = g
-            positions: Any = ()
+            operands = ()
+        elif create_graph or op.special:
+            g, out, operands, values = _unfold(node, g, create_graph)
         else:
-            if create_graph:
-                mode.origin = Origin(node, "rule", -1)
-                out: Any = node
-                values = [*args] if op.saves is None else [*args, op.saves(*args)]
-            else:
-                out = node._data
-                values = [a._data if isinstance(a, Node) else a for a in args]
-                if op.saves is not None:
-                    values.append(node._saved)
-            if op.variadic:
-                args = args[0]
-                positions = range(len(args))
-                if not create_graph:
-                    values[0] = [a._data for a in args]
-            else:
-                positions = op.operands
-            if op.many:
-                zeros = map(np.zeros_like, node._data)
-                g = [(constant(z) if create_graph else z) if c is None else c for c, z in zip(g, zeros, strict=True)]
-            together = op.joint(g, out, *values) if op.joint is not None else None
-        for i in positions:
-            a = args[i]
+            out, values = node._data, [a._data if isinstance(a, Node) else a for a in operands]
+        together = op.joint(g, out, *values) if op.joint is not None else None
+        for i in op.operands or range(len(operands)):
+            a = operands[i]
             if not isinstance(a, Node) or not a._requires_grad or (needed is not None and a not in needed):
                 continue
-            if together is not None:
-                c = together[i]
-            else:
-                if create_graph:
-                    mode.origin = Origin(node, "rule", i)
-                c = op.by_position[i](g, out, *values)
+            if create_graph:
+                mode.origin = Origin(node, "rule", i)
+            c = together[i] if together is not None else op.by_position[i](g, out, *values)
             data = a._data
             if c.shape != data.shape or c.dtype is not data.dtype:
                 c = _fit(c, node, a, create_graph)
@@ -623,10 +603,34 @@ def _walk(
                 if total.__class__ is np.ndarray:
                     owned.add(a)
         if not retain_graph:
-            node.args = node._locks = node._saved = None
-            if op is not part and not op.many and (node._data.base is None or node._data.base.flags.writeable):
-                node._data.setflags(True)
+            _free(node)
     return found
+
+
+def _unfold(node: Node, g: Any, create_graph: bool) -> tuple[Any, Any, Any, list[Any]]:
+    """The gradient, the result, the operands and all arguments, as the rules of an operation take them."""
+    op, args = node.op, node.args
+    assert op is not None and args is not None
+    operands = args[0] if op.variadic else args
+    if op.many:  # a part that nothing was made from has gradient zero
+        zeros = [constant(np.zeros_like(a)) if create_graph else np.zeros_like(a) for a in node._data]
+        g = [zero if c is None else c for c, zero in zip(g, zeros, strict=True)]
+    if create_graph:
+        state.mode.origin = Origin(node, "rule", -1)
+        return g, node, operands, [*args] if op.saves is None else [*args, op.saves(*args)]
+    values = [a._data if isinstance(a, Node) else a for a in args]
+    if op.variadic:
+        values[0] = [a._data for a in operands]
+    if op.saves is not None:
+        values.append(node._saved)
+    return g, node._data, operands, values
+
+
+def _free(node: Node) -> None:
+    node.args = node._locks = node._saved = None
+    data = node._data
+    if not isinstance(data, tuple) and (data.base is None or data.base.flags.writeable):
+        data.setflags(True)
 
 
 def _fit(c: Array, node: Node, a: Node, create_graph: bool) -> Array:
@@ -780,4 +784,5 @@ def _pick(bundle: Any, i: int) -> Array:
 part = Primitive(_pick)
 part.name = "part"
 part.gradients(bundle=lambda g, out, bundle, i: g)
+part.operands = ()  # the backward pass takes care of the bundle
 PRIMITIVES["part"] = part
