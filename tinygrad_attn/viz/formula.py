@@ -13,16 +13,18 @@ formula that cannot differ from what the engine computes. Two notations of one t
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from inspect import Parameter
+from itertools import zip_longest
+from typing import Any, Literal
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-if TYPE_CHECKING:
-    from ..autograd import Primitive
+from ..autograd import PRIMITIVES, Primitive
 
 Style = Literal["code", "math"]
 
@@ -198,10 +200,6 @@ def formula(op: Any, style: Style = "code") -> str:
 
 def find_primitive(op: Any) -> Primitive:
     """The primitive behind a name, a function or a primitive itself."""
-    import difflib
-
-    from ..autograd import PRIMITIVES, Primitive
-
     if isinstance(op, Primitive):
         return op
     name = op if isinstance(op, str) else getattr(op, "__name__", repr(op))
@@ -227,27 +225,37 @@ def rule_formulas(op: Primitive, g: Any, out: Any, args: tuple[Any, ...]) -> dic
 
 def _on_placeholders(op: Primitive, shape: tuple[int, ...]) -> Iterable[tuple[str, Any]]:
     """The lines of `formula`, from placeholders of one shape."""
-    from inspect import Parameter
-
     args: list[Any] = []
     for i, (name, default) in enumerate(zip(op.params, op.defaults)):
-        required = default is Parameter.empty
         if op.variadic and i == 0:
             args.append(tuple(Placeholder.named(n, np.empty(shape)) for n in "ab"))
-        elif i in op.operands and (required or default is None):
+        elif i in op.operands and default in (None, Parameter.empty):
             args.append(Placeholder.named(name, np.empty(shape)))
-        elif required and name in EXAMPLES:
-            args.append(EXAMPLES[name](shape))
+        elif default is Parameter.empty:
+            args.append(_example(name, shape))
         else:
-            args.append(Placeholder.named(name, np.empty((), int)) if required else default)
-    out = _apply(op.name, op.of, tuple(args), {})
-    like = out if isinstance(out, Symbol) else [part.like for part in out]
-    g = [Placeholder.named(f"g[{i}]", part) for i, part in enumerate(like)] if op.many else Placeholder.named("g", like)
+            args.append(default)
+    result = _apply(op.name, op.of, tuple(args), {})
     yield "out", Symbol(op.name, tuple(args), {}, np.empty(shape))
-    for i, gradient in rule_formulas(
-        op, g, Placeholder.named("out", np.empty(shape) if op.many else like), tuple(args)
-    ).items():
+    g: Any = [Placeholder.named(f"g[{i}]", part.like) for i, part in enumerate(result)] if op.many else None
+    out = None if op.many else Placeholder.named("out", result.like)
+    for i, gradient in rule_formulas(op, g or Placeholder.named("g", result.like), out, tuple(args)).items():
         yield "d" + (args[0][i].args[0] if op.variadic else op.params[i]), gradient
+
+
+def _example(name: str, shape: tuple[int, ...]) -> Any:
+    """What stands for an argument without gradient and default when an operation is printed for its own sake."""
+    rows = shape[:-1]
+    mask, ids, targets = np.zeros(shape, bool), np.zeros(rows, int), np.arange(math.prod(rows)).reshape(rows) % 3
+    arrays = {"mask": mask, "condition": mask, "ids": ids, "index": ids, "targets": targets}
+    if name in arrays or name == "indices":
+        return NamedArray.of(arrays.get(name, np.zeros(shape, int)), name)
+    y, bundle, scale = (
+        Placeholder.named(n, np.empty(s)) for n, s in (("y", shape), ("bundle", (2, *shape)), ("scale", ()))
+    )
+    others = {"shape": y.shape, "bundle": bundle, "scale": scale, "n": SomeLength(3), "sections": 3}
+    others |= {"dtype": np.float64, "subscripts": "ij,jk->ik"}
+    return others.get(name, Placeholder.named(name, np.empty((), int)))
 
 
 def _apply(name: str, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -276,46 +284,22 @@ REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "mi
 
 # How tightly an operator binds: looser parts are put in parentheses.
 ATOM, POSTFIX, POWER, SIGN, MATMUL, TIMES, PLUS, COMPARE = 9, 8, 7, 6, 5, 4, 3, 1
+# operation -> binding and sign in code, then in mathematics
 INFIX = {
-    "add": (PLUS, " + "), "subtract": (PLUS, " - "), "multiply": (TIMES, " * "), "divide": (TIMES, " / "),
-    "matmul": (TIMES, " @ "), "power": (POWER, "**"),
-    "less": (COMPARE, " < "), "less_equal": (COMPARE, " <= "), "greater": (COMPARE, " > "),
-    "greater_equal": (COMPARE, " >= "), "equal": (COMPARE, " == "), "not_equal": (COMPARE, " != "),
-    "bitwise_and": (COMPARE, " & "), "bitwise_or": (COMPARE, " | "),
+    "add": (PLUS, " + ", PLUS, " + "), "subtract": (PLUS, " - ", PLUS, " − "),
+    "multiply": (TIMES, " * ", TIMES, " ⊙ "), "divide": (TIMES, " / ", TIMES, " / "),
+    "matmul": (TIMES, " @ ", MATMUL, " @ "), "power": (POWER, "**", POWER, "^"),
+    "less": (COMPARE, " < ", COMPARE, " < "), "less_equal": (COMPARE, " <= ", COMPARE, " ≤ "),
+    "greater": (COMPARE, " > ", COMPARE, " > "), "greater_equal": (COMPARE, " >= ", COMPARE, " ≥ "),
+    "equal": (COMPARE, " == ", COMPARE, " = "), "not_equal": (COMPARE, " != ", COMPARE, " ≠ "),
+    "bitwise_and": (COMPARE, " & ", COMPARE, " ∧ "), "bitwise_or": (COMPARE, " | ", COMPARE, " ∨ "),
 }  # fmt: skip
-INFIX_MATH = INFIX | {
-    "subtract": (PLUS, " − "), "multiply": (TIMES, " ⊙ "), "matmul": (MATMUL, " @ "),
-    "less_equal": (COMPARE, " ≤ "), "greater_equal": (COMPARE, " ≥ "),
-    "equal": (COMPARE, " = "), "not_equal": (COMPARE, " ≠ "),
-    "bitwise_and": (COMPARE, " ∧ "), "bitwise_or": (COMPARE, " ∨ "), "power": (POWER, "^"),
-}  # fmt: skip
-PREFIX = {"negative": (SIGN, "-"), "invert": (SIGN, "~"), "logical_not": (SIGN, "~")}
-PREFIX_MATH = {
-    "negative": (SIGN, "−"),
-    "invert": (SIGN, "¬"),
-    "logical_not": (SIGN, "¬"),
-    "sqrt": (POSTFIX, "√"),
-}
-SUMS = {
-    "sum": "Σ",
-    "mean": "mean",
-    "max": "max",
-    "min": "min",
-    "prod": "Π",
-    "cumsum": "cumsum",
-    "var": "var",
-    "any": "any",
-}
+PREFIX = {"negative": "-−", "invert": "~¬", "logical_not": "~¬"}
+SUMS = {"sum": "Σ", "prod": "Π"} | {name: name for name in ("mean", "var", "max", "min", "any", "cumsum")}
 LONG = 12  # characters from which a repeated part of a formula gets a letter
 HIDDEN_INSIDE = {"expand_dims", "squeeze"}  # inside a mathematical formula, broadcasting speaks for itself
-SAME_VALUES = {
-    "astype",
-    "copy",
-    "ascontiguousarray",
-    "asarray",
-}  # not shown: the values are the operand's own
-OMITTED = object()
-SIGNS = "-−"
+SAME_VALUES = {"astype", "copy", "asarray"}  # not shown: the values are the operand's own
+NOT_ALONE = HIDDEN_INSIDE | SAME_VALUES  # but shown where it is all there is
 LETTERS = "uvwzabcefhpq"
 
 
@@ -326,14 +310,12 @@ class _Printer:
         if style not in ("code", "math"):
             raise ValueError(f"style is 'code' or 'math', not {style!r}")
         self.math = style == "math"
-        self.infix = INFIX_MATH if self.math else INFIX
-        self.prefix = PREFIX_MATH if self.math else PREFIX
         self.plain: dict[int, str] = {}  # each long part -> its text in full: equal parts have equal texts
         self.letters: dict[str, str] = {}  # that text -> the letter that stands for it
 
     def sentence(self, root: Symbol) -> str:
         if not any(isinstance(part, (tuple, list)) or getattr(part, "op", "") for part in root.args):
-            return self.call(root) if root.op in HIDDEN_INSIDE else self.show(root)
+            return self.call(root) if root.op in NOT_ALONE else self.show(root)
         uses: dict[str, int] = {}
         order: list[tuple[str, Symbol]] = []  # parts before wholes
 
@@ -356,7 +338,7 @@ class _Printer:
             if uses[plain] > 1 and (letter := next(free, None)):
                 lets.append((letter, self.show(part)))
                 self.letters[plain] = letter
-        text = self.call(root) if root.op in HIDDEN_INSIDE else self.show(root)
+        text = self.call(root) if root.op in NOT_ALONE else self.show(root)
         where = ""
         for letter, part_text in reversed(lets):  # the notation may have made one superfluous
             if re.search(rf"\b{letter}\b", text + where):
@@ -377,12 +359,11 @@ class _Printer:
         op, args = x.op, x.args
         if op in SAME_VALUES:
             return self.term(args[0])
-        if op == "power" and _number(args[1]) == 1:
+        if op in ("square", "reciprocal"):
+            op, args = ("power", (args[0], 2)) if op == "square" else ("divide", (1, args[0]))
+        exponent = _number(args[1]) if op == "power" else None
+        if exponent == 1:
             return self.term(args[0])
-        if op == "square":
-            op, args = "power", (args[0], 2)
-        if op == "reciprocal":
-            op, args = "divide", (1, args[0])
         if self.math:
             if op in HIDDEN_INSIDE:
                 return self.term(args[0])
@@ -390,26 +371,24 @@ class _Printer:
                 return self.transposed(args[0])
             if op == "reshape" and x.like.ndim == 2 < args[0].like.ndim and x.shape[-1] == args[0].shape[-1]:
                 return f"rows({self.show(args[0])})", ATOM
-            if op == "power" and (n := _number(args[1])) is not None and n == int(n) and 0 <= n < 100:
-                return self.show(args[0], POWER) + str(int(n)).translate(SUPERSCRIPT), POWER
+            if op == "sqrt":
+                return f"√{self.show(args[0], POSTFIX)}", POSTFIX
+            if exponent is not None and exponent in range(100):
+                return self.show(args[0], POWER) + str(int(exponent)).translate(SUPERSCRIPT), POWER
             if op == "multiply" and (product := self.product(*args)):
                 return product, TIMES
         elif op in ("mT", "T"):
             return f"{self.show(args[0], POSTFIX)}.{op}", POSTFIX
-        if op in self.infix and len(args) == 2:
-            binding, sign = self.infix[op]
-            left, right = (
-                self.show(args[0], binding),
-                self.show(args[1], binding + (op not in ("add", "multiply") or not self.math)),
-            )
-            if op == "power":
-                left, right = self.show(args[0], POWER + 1), self.show(args[1], POWER)
-            return f"{left}{sign}{right}", binding
-        if op in self.prefix:
-            binding, sign = self.prefix[op]
-            return f"{sign}{self.show(args[0], binding + (sign in SIGNS))}", binding
+        if op in INFIX and len(args) == 2:
+            binding, sign = INFIX[op][2:] if self.math else INFIX[op][:2]
+            associative = self.math and op in ("add", "multiply")  # a + (b + c) needs no parentheses on paper
+            left = self.show(args[0], binding + (op == "power"))
+            return f"{left}{sign}{self.show(args[1], binding + (op != 'power' and not associative))}", binding
+        if op in PREFIX:
+            return f"{PREFIX[op][self.math]}{self.show(args[0], SIGN + 1)}", SIGN
         if op == "getitem":
-            return f"{self.show(args[0], POSTFIX)}[{self.index(args[1])}]", POSTFIX
+            keys = args[1] if isinstance(args[1], tuple) else (args[1],)
+            return f"{self.show(args[0], POSTFIX)}[{', '.join(map(self.show, keys))}]", POSTFIX
         return self.call(x), ATOM
 
     def transposed(self, x: Any) -> tuple[str, int]:
@@ -438,27 +417,24 @@ class _Printer:
         return None
 
     def call(self, x: Symbol) -> str:
-        op, args, keywords = x.op, list(x.args), dict(x.keywords)
-        if op in SUMS:
-            axis = keywords.pop("axis", args.pop(1) if len(args) > 1 else None)
-            keywords.pop("keepdims", None)
-            keywords.pop("dtype", None)
-            inner = self.show(args[0])
-            if not self.math:
-                return f"{op}({inner})" if axis is None else f"{op}({inner}, axis={self.show(axis)})"
-            return f"{SUMS[op]}{_subscript(axis)}({inner})"
-        for i, (name, default) in enumerate(_parameters(op)):
-            if 0 < i < len(args) and not isinstance(args[i], Symbol):
-                if name == "axis":
-                    keywords[name] = args[i]
-                usual = args[i] is default and default != -np.inf
-                if name == "axis" or usual or (self.math and isinstance(args[i], ShapeOf)):
-                    args[i] = OMITTED
-        if keywords.get("axis", -1) is None or (self.math and keywords.get("axis") == -1):
-            del keywords["axis"]
-        inside = [self.show(a) for a in args if a is not OMITTED]
+        inside: list[str] = []
+        keywords = dict(x.keywords)
+        for i, (argument, (name, default)) in enumerate(
+            zip_longest(x.args, _parameters(x.op)[: len(x.args)], fillvalue=("", None))
+        ):
+            if name in ("axis", "keepdims"):
+                keywords[name] = argument
+            elif i == 0 or argument is not default or default == -np.inf:
+                inside += [self.show(argument)] * (not self.math or not isinstance(argument, ShapeOf))
+        axis = keywords.pop("axis", None)
+        if self.math and x.op in SUMS:
+            return f"{SUMS[x.op]}{_subscript(axis)}({inside[0]})"
+        if axis is not None and not (self.math and _number(axis) == -1):
+            inside.append(f"axis={self.show(axis)}")
         inside += [f"{k}={self.show(v)}" for k, v in keywords.items() if k not in ("keepdims", "dtype")]
-        return f"{CALL_NAMES.get(op, op) if self.math else op}({', '.join(inside)})"
+        if self.math and x.op == "broadcast_to":
+            return f"broadcast({inside[0]})"
+        return f"{x.op}({', '.join(inside)})"
 
     def value(self, v: Any) -> tuple[str, int]:
         if isinstance(v, ShapeOf):
@@ -476,29 +452,12 @@ class _Printer:
             return _array_text(v, self.math)
         if isinstance(v, (type, np.dtype)):
             return np.dtype(v).name, ATOM
-        return (_slice_text(v) if isinstance(v, slice) else str(v)), ATOM
+        if isinstance(v, slice):
+            ends = ["" if end is None else str(end) for end in (v.start, v.stop, v.step)]
+            return ":".join(ends if ends[2] else ends[:2]), ATOM
+        return "..." if v is ... else str(v), ATOM
 
-    def index(self, key: Any) -> str:
-        keys = key if isinstance(key, tuple) else (key,)
-        return ", ".join(_slice_text(k) if isinstance(k, slice) else "..." if k is ... else self.show(k) for k in keys)
 
-
-# What stands for an argument without gradient and default where an operation is printed for its own sake.
-EXAMPLES: dict[str, Callable[[tuple[int, ...]], Any]] = {
-    "mask": lambda shape: NamedArray.of(np.zeros(shape, bool), "mask"),
-    "condition": lambda shape: NamedArray.of(np.zeros(shape, bool), "condition"),
-    "targets": lambda shape: NamedArray.of(np.arange(math.prod(shape[:-1])).reshape(shape[:-1]) % 3, "targets"),
-    "ids": lambda shape: NamedArray.of(np.zeros(shape[:-1], int), "ids"),
-    "index": lambda shape: NamedArray.of(np.zeros(shape[:-1], int), "index"),
-    "indices": lambda shape: NamedArray.of(np.zeros(shape, int), "indices"),
-    "scale": lambda shape: Placeholder.named("scale", np.empty(())),
-    "shape": lambda shape: Placeholder.named("y", np.empty(shape)).shape,
-    "n": lambda shape: SomeLength(3),
-    "sections": lambda shape: 3,
-    "dtype": lambda shape: np.float64,
-    "subscripts": lambda shape: "ij,jk->ik",
-}
-CALL_NAMES = {"broadcast_to": "broadcast"}
 SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 SUBSCRIPT = str.maketrans("0123456789-,", "₀₁₂₃₄₅₆₇₈₉₋,")
 
@@ -517,17 +476,13 @@ def _subscript(axis: Any) -> str:
     return ",".join(str(a) for a in axes).translate(SUBSCRIPT)
 
 
-def _parameters(op: str) -> Iterable[tuple[str, Any]]:
-    from ..autograd import PRIMITIVES
-
-    return zip(PRIMITIVES[op].params, PRIMITIVES[op].defaults) if op in PRIMITIVES else ()
+def _parameters(op: str) -> list[tuple[str, Any]]:
+    return list(zip(PRIMITIVES[op].params, PRIMITIVES[op].defaults)) if op in PRIMITIVES else []
 
 
 def _shown(s: Symbol) -> tuple[Any, ...]:
     """The arguments that a print of `s` shows as values."""
-    if s.op in ("zeros_like", "ones_like", "full_like", "empty_like"):
-        return s.args[1:]
-    return s.args
+    return s.args[s.op in ("zeros_like", "ones_like", "full_like") :]
 
 
 def _is_transpose(x: Symbol) -> bool:
@@ -574,8 +529,3 @@ def _array_text(v: np.ndarray, math_style: bool) -> tuple[str, int]:
     if v.ndim and v.size and ((v == 0) | (v == 1)).all() and (v.sum(-1) == 1).all():
         return "one_hot", ATOM
     return f"{v.dtype.name}[{','.join(map(str, v.shape))}]", ATOM
-
-
-def _slice_text(s: slice) -> str:
-    ends = ["" if e is None else str(e) for e in (s.start, s.stop, s.step)]
-    return ":".join(ends if s.step is not None else ends[:2])
