@@ -128,12 +128,12 @@ def test_finite_differences_would_expose_a_wrong_rule(monkeypatch):
 
 def test_a_large_gradient_is_checked_along_a_random_direction():
     rng = np.random.default_rng(0)
-    x = ta.Tensor(rng.normal(size=(30, 30)), requires_grad=True, name="x")
+    x = ta.Tensor(rng.normal(size=(100, 100)), requires_grad=True, name="x")
     data = read(explain((ta.exp(x) @ x).sum().named("loss")))
-    for step in data["steps"]:
-        if "check" in step:
-            auto, finite = step["check"]["direction"]
-            assert auto == pytest.approx(finite, rel=1e-5)
+    checks = [step["check"]["direction"] for step in data["steps"] if "check" in step]
+    assert len(checks) == 5  # the product, exp(x), both uses of x, and their sum
+    for auto, finite in checks:
+        assert auto == pytest.approx(finite, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -190,20 +190,6 @@ def test_formulas_name_their_operands(data):
     assert formula("dweights") == "doutput @ Vᵀ"
     assert formula("dmasked") == "weights ⊙ (dweights − Σ₋₁(dweights ⊙ weights))"
     assert formula("dX₁₊₂") == "dX₁ + dX₂"
-
-
-def test_axes_have_names_and_tokens(data):
-    assert named(data, "weights")["axes"] == ["query", "key"]
-    assert named(data, "weights")["ticks"] == [TOKENS, TOKENS]
-    assert named(data, "dscores")["axes"] == ["query", "key"]
-    assert named(data, "Q")["axes"] == ["T", "d_k"]
-    assert named(data, "Q")["ticks"] == [TOKENS, None]
-
-
-def test_axes_can_be_named():
-    hidden = ta.Tensor(np.ones((2, 3)), requires_grad=True, name="H")
-    data = read(explain(hidden.sum(), axes={"H": ("T", "d_ff")}))
-    assert named(data, "H")["axes"] == ["T", "d_ff"]
 
 
 def test_why_there_is_no_gradient():

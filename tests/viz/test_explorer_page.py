@@ -105,6 +105,11 @@ def at(view):
     return view.locator(".card h2 .name").inner_text()
 
 
+def names_of_steps(page):
+    data = read(page)
+    return [data["tensors"][step["tensor"]]["name"] for step in data["steps"]]
+
+
 def press(view, *keys):
     for key in keys:
         view.keyboard.press(key)
@@ -337,7 +342,30 @@ def test_hovering_lights_row_and_column_of_a_product_and_the_row_of_a_softmax(sh
     assert lit("dX₁₊₂", 2) == {"dX₁": [2], "dX₂": [2], "dX₁₊₂": [], "X": []}
 
 
-# ------------------------------------------------------------------------------------ slices and modules
+# ------------------------------------------------------------------------------ axes, slices and modules
+
+
+def test_axes_have_names_and_tokens(show, page, batched):
+    def facts(view):
+        return view.locator(".card h2 small").inner_text().split("shape ")[1], view.locator(
+            ".result th"
+        ).all_inner_texts()
+
+    tensors = {name: i + 1 for i, name in enumerate(names_of_steps(page))}
+    view = show(page, f"#step={tensors['weights']}")
+    assert facts(view) == ("(query 3, key 3)", TOKENS * 2)
+    press(view, "b")
+    assert facts(view) == ("(query 3, key 3)", TOKENS * 2)
+    assert facts(show(page, f"#step={tensors['Q']}")) == ("(T 3, d_k 2)", ["0", "1", *TOKENS])
+    assert facts(show(page, f"#step={tensors['Kᵀ']}")) == ("(d_k 2, T 3)", [*TOKENS, "0", "1"])
+    view = show(batched, f"#step={names_of_steps(batched).index('Q') + 1}")
+    assert facts(view)[0].startswith("(batch 2, head 2, T 3, d_k 8)")
+
+
+def test_axes_can_be_named(show):
+    hidden = ta.Tensor(np.ones((2, 3)), requires_grad=True, name="H")
+    view = show(explain(hidden.sum(), axes={"H": ("T", "d_ff")}))
+    assert "(T 2, d_ff 3)" in view.locator(".card h2").inner_text()
 
 
 def test_the_slicer_shows_one_sample_and_head_of_all_matrices(show, batched):
@@ -382,6 +410,18 @@ def test_modules_collapse_and_open_and_a_collapsed_one_is_one_stop(show, batched
     assert stops() != all_stops
     press(view, "c")
     assert view.locator(".ladder .node").count() == opened
+
+
+def test_shift_and_arrow_leave_the_module(show, batched):
+    data = read(batched)
+    view = show(batched)
+    first = data["tensors"][data["steps"][0]["tensor"]]["module"]
+    press(view, "Shift+ArrowRight")
+    here = int(view.locator("input[type=range]").input_value())
+    assert data["tensors"][data["steps"][here]["tensor"]]["module"] != first
+    assert here == 1 or data["tensors"][data["steps"][here - 1]["tensor"]]["module"] == first
+    press(view, "Shift+ArrowLeft")
+    assert int(view.locator("input[type=range]").input_value()) < here
 
 
 # ---------------------------------------------------------------------------------------- badges, languages

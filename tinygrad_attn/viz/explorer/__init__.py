@@ -18,15 +18,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ...autograd import PRIMITIVES
 from ..backward import Backward, trace_backward
 from ..dot import DEFAULTS, Options, ladder_picture
-from ..drawing import DotNotFound, Drawing, write
+from ..drawing import DotNotFound, Drawing, LayoutTimeout, write
 from .data import Collector
 
-SCRIPTS = ("strings.js", "cells.js", "matrix.js", "ladder.js", "timeline.js", "card.js", "player.js")
+SCRIPTS = ("strings.js", "cells.js", "axes.js", "matrix.js", "ladder.js", "timeline.js", "card.js", "player.js")
 LANGUAGES = ("en", "zh")
-ELEMENTWISE = {"negative", "exp", "log", "sqrt", "tanh", "sin", "cos", "abs", "relu", "sigmoid", "silu", "gelu", "clip"}
 LARGE = 60  # boxes: a larger drawing is not what the page opens with
 RATIO = "1.05"  # height to width of the pane that shows a drawing, whose space the rows then use
 LARGEST = 400  # boxes: a larger drawing is left out where a collapsed one shows the whole
@@ -105,27 +103,24 @@ def explain(
             f"explain: {count:,} values are too many to step through (max_nodes={max_nodes}). Explain a smaller input or"
             " fewer layers, a part of the graph (the loss of one block), or draw it collapsed: draw_backward(..., depth=1)"
         )
-    data = page_data(backward, tokens=tokens, axes=axes, max_values=max_values)
-    name = backward.forward.nodes[backward.forward.outputs[0]].name
-    data |= {"title": title or name, "precision": precision, "language": language}
-    data |= drawings(backward, depth)
+    collected = Collector(backward, max_values)
+    loss_node = backward.forward.nodes[backward.forward.outputs[0]]
+    data = {
+        "title": title or loss_node.name,
+        "loss": collected.number[id(loss_node.tensor)],
+        "precision": precision,
+        "language": language,
+        "tokens": None if tokens is None else [str(token) for token in tokens],
+        "axes": {name: list(names) for name, names in (axes or {}).items()},
+        "modules": [{"path": m.path, "kind": m.kind, "parent": m.parent} for m in backward.forward.modules],
+        "tensors": collected.tensors,
+        "steps": collected.steps,
+        **drawings(backward, depth),
+    }
     page = Page(fill(data))
     if path is not None:
         page.save(path)
     return page
-
-
-def page_data(backward: Backward, **options: Any) -> dict[str, Any]:
-    """Everything the page is told about the computation; the format is described in `data.py`."""
-    collected = Collector(backward, **options)
-    forward = backward.forward
-    return {
-        "loss": collected.number[id(forward.nodes[forward.outputs[0]].tensor)],
-        "elementwise": sorted(op.name for op in PRIMITIVES.values() if op.promotes or op.name in ELEMENTWISE),
-        "modules": [{"path": m.path, "kind": m.kind, "parent": m.parent} for m in forward.modules],
-        "tensors": collected.tensors,
-        "steps": collected.steps,
-    }
 
 
 def drawings(backward: Backward, depth: int | None) -> dict[str, Any]:
@@ -152,7 +147,7 @@ def drawings(backward: Backward, depth: int | None) -> dict[str, Any]:
             break
         try:
             ladders.append(Drawing(picture.text()).pipe("svg", encoding="utf-8"))
-        except DotNotFound:
+        except (DotNotFound, LayoutTimeout):
             break
         if (limit or deepest) <= depth if depth is not None else len(picture.boxes) <= LARGE:
             level = len(ladders) - 1

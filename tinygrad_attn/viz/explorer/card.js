@@ -1,5 +1,7 @@
 // The current step in words, symbols and numbers: formula, matrices, and the one cell that is looked at.
 
+const ELEMENTWISE = new Set(["negative", "log", "sqrt", "tanh", "sin", "cos", "abs", "relu", "sigmoid", "silu", "clip", "maximum", "minimum", "where"]);
+
 class Card {
   constructor(root, player) {
     this.root = root;
@@ -75,11 +77,8 @@ class Card {
     const family = MOVING.has(op) && !player.language.has(`say_${op}`) ? "move" : op;
     const ending = step.kind === "rule" ? "_back" : "";
     const key = player.language.has(`say_${family}`) ? `say_${family}` : "say_elementwise";
-    if (key === "say_elementwise" && !this.isElementwise(op)) return "";
-    return this.text(key + ending);
+    return key === "say_elementwise" && !ELEMENTWISE.has(op) ? "" : this.text(key + ending);
   }
-
-  isElementwise(op) { return this.player.elementwise.has(op); }
 
   badge() { // why there is no gradient, or when it comes
     const { result, player } = this;

@@ -1,8 +1,9 @@
 """What the page is told: tensors, steps and drawings, read off the recorded graph and nothing else.
 
-title, loss (index of a tensor), precision, language or null, level (the drawing shown first), elementwise [op]
+title, loss (index of a tensor), precision, language or null, level (the drawing shown first)
+tokens     the text of each position, or null;  axes  {name of a tensor: names of its axes}
 modules    [{path, kind, parent}]                 one per module call
-tensors    [{name, role, shape, dtype, axes, ticks, ...}]  , addressed by index:
+tensors    [{name, role, shape, dtype, ...}]      addressed by index:
     role   parameter, input, constant, operation | seed, gradient, contribution | inner (inside a rule, not shown)
     op, args   the operation that made it; args by name: {"t": tensor}, {"v": literal, "name"?} or {"list": [...]}
     data   base64 of little-endian float32 in row-major order, or
@@ -32,202 +33,164 @@ from ...autograd import PRIMITIVES
 from ..backward import Backward, Step, expression_of, substitute
 from ..formula import SUBSCRIPT, Symbol
 from ..trace import Node, Operand, Trace
-from .check import Replay, Use
+from .check import FiniteDifferences, Use, run
 
 # Operations that move numbers without changing them, and those that add up where another one reads.
 KEEPING_ORDER = {"reshape", "squeeze", "expand_dims", "astype"}
-MOVING = {
-    *("transpose", "swapaxes", "broadcast_to", "getitem", "flip", "roll", "concatenate", "tril", "triu"),
-    *("take_along_axis", "embedding", "part"),
-}
+MOVING = {"transpose", "swapaxes", "broadcast_to", "getitem", "flip", "roll", "concatenate", "tril", "triu"}
+MOVING |= {"take_along_axis", "embedding", "part"}
 ADDING = {"scatter": "getitem", "scatter_rows": "embedding", "scatter_along_axis": "take_along_axis"}
-
-# What the last two axes of attention's tensors are called; others inherit theirs from their operands.
-AXES: dict[str, Sequence[str]] = {
-    **dict.fromkeys(("scores", "masked", "weights"), ("query", "key")),
-    **dict.fromkeys(("Q", "K", "V", "output"), ("T", "d_k")),
-    **dict.fromkeys(("X", "x"), ("T", "d_model")),
-    **dict.fromkeys(("W_Q", "W_K", "W_V"), ("d_model", "d_k")),
-}
-LEADING: dict[int, Sequence[str]] = {3: ("batch",), 4: ("batch", "head")}
-TOKEN_AXES = {"T", "query", "key"}
-LARGEST_CHECK = 256  # numbers of a gradient that are checked one by one, while the budget lasts
-CHECK_BUDGET = 20_000  # forward operations run again for the numeric checks of a page
-BINS = 24
+BINS = 24  # of a histogram
 
 
 class Collector:
     """Numbers the tensors of a backward pass in the order in which a reader meets them, and describes each once."""
 
-    def __init__(
-        self,
-        backward: Backward,
-        *,
-        tokens: Sequence[str] | None = None,
-        axes: Mapping[str, Sequence[str]] | None = None,
-        max_values: int = 4096,
-    ) -> None:
-        self.backward = backward
-        self.tokens = None if tokens is None else [str(token) for token in tokens]
-        self.axes = {**AXES, **(axes or {})}
-        self.max_values = max_values
+    def __init__(self, backward: Backward, max_values: int) -> None:
+        self.backward, self.forward, self.max_values = backward, backward.forward, max_values
         self.tensors: list[dict[str, Any]] = []
         self.steps: list[dict[str, Any]] = []
         self.number: dict[int, int] = {}  # id of a Tensor -> its index on the page
         self.arrays: dict[tuple[Any, ...], int] = {}  # masks and indices, which are no Tensors
         self.by_step: dict[int, int] = {}  # step of the backward pass -> its tensor on the page
-        self.uses: dict[int, frozenset[Use]] = {}  # gradient on the page -> the uses of its value it belongs to
-        self.gradients: dict[int, np.ndarray] = {}  # gradient on the page -> its numbers
-        for node in backward.forward.nodes:
-            self._forward(node)
+        self.uses: dict[int, frozenset[Use]] = {}  # gradient on the page -> the uses of its value that it is along
+        self.differences = FiniteDifferences(backward.forward)
+        for node in self.forward.nodes:
+            if not node.is_scalar_constant and node.dtype != "tuple":
+                self._forward(node)
         for step in backward.steps:
-            self._backward(step)
-        self._check()
+            (self._accumulate if step.role == "accumulate" else self._backward)(step)
 
     # ------------------------------------------------------------------------------------------ the two halves
 
     def _forward(self, node: Node) -> None:
-        if node.is_scalar_constant or node.dtype == "tuple":
-            return
-        forward = self.backward.forward
-        index = self._add(forward, node, node.name, {"leaf": "input"}.get(node.kind, node.kind))
-        record = self.tensors[index]
-        record |= {"box": f"n{node.id}", "grad": None}
+        why = {}
         if not node.requires_grad:
-            twins = (n for n in forward.nodes if n.requires_grad and n.tensor.data is node.tensor.data)
-            record["nograd"] = "detached" if any(twins) else "constant"
+            twins = (n for n in self.forward.nodes if n.requires_grad and n.tensor.data is node.tensor.data)
+            why = {"nograd": "detached" if any(twins) else "constant"}
         elif node.id not in self.backward.gradients:
-            record["nograd"] = "unused"
-        reads = self._reads(index)
-        formula = self._linked(expression_of(forward, node), {}, reads) if node.op else ""
-        kind = "op" if node.op else "leaf"
-        self.steps.append({"lane": "forward", "kind": kind, "tensor": index, "formula": formula, "reads": reads})
+            why = {"nograd": "unused"}
+        role = {"leaf": "input"}.get(node.kind, node.kind)
+        more = {"box": f"n{node.id}", "module": node.module, "grad": None, **why}
+        index = self._add(self.forward, node, node.name, role, **more)
+        formula = expression_of(self.forward, node) if node.op else None
+        self._step("forward", "op" if node.op else "leaf", index, formula, {})
 
     def _backward(self, step: Step) -> None:
-        graph, target = self.backward.graph, self.backward.forward.nodes[step.target]
-        receiver = self.number[id(target.tensor)]
-        whole = self.backward.gradients.get(step.target) == step.id
-        if step.role == "accumulate":
-            self._accumulate(step, receiver)
-            return
+        graph, steps = self.backward.graph, self.backward.steps
         for o in step.operands:  # several gradients may be one array that rules passed on
-            self.number[id(self.backward.steps[o].tensor)] = self.by_step[o]
-        own = next((graph.nodes[i] for i in step.recorded if graph.nodes[i].tensor is step.tensor), None)
+            self.number[id(steps[o].tensor)] = self.by_step[o]
+        whole = self.backward.gradients.get(step.target) == step.id
+        role = "seed" if step.role == "seed" else "gradient" if whole else "contribution"
+        target = self.forward.nodes[step.target]
         name = step.name
         if target.name.endswith("ᵀ"):  # d(Kᵀ), not (dK)ᵀ
             name = name.replace(f"d{target.name}", f"d({target.name})")
-        role = "seed" if step.role == "seed" else "gradient" if whole else "contribution"
-        if own is not None:
-            index = self._add(graph, own, name, role, of=receiver)
-        else:  # the rule passes its gradient on unchanged, or the seed
-            index = self._pass_on(step, name, role, receiver)
+        made = next((graph.nodes[i] for i in step.recorded if graph.nodes[i].tensor is step.tensor), None)
+        if made is not None:
+            index = self._add(graph, made, name, role)
+        else:  # the seed, or a rule that passes its gradient on unchanged
+            args = {"x": {"t": self.by_step[o]} for o in step.operands}
+            more = {"op": "identity", "args": args, "moved": True} if args else {}
+            index = self._place(step.tensor.data, name, role, **more)
+            self.number.setdefault(id(step.tensor), index)
         self.by_step[step.id] = index
-        self.tensors[index]["box"] = f"s{step.id}"
-        self.gradients[index] = step.tensor.data
-        if whole:
-            self.tensors[receiver]["grad"] = index
-        if step.role == "rule":
-            assert step.of is not None and step.position is not None
-            self.uses[index] = frozenset({(step.of, step.position)})
-        elif step.role == "unbroadcast":
+        if step.role == "unbroadcast":
             self.uses[index] = self.uses[self.by_step[step.operands[0]]]
-        names = {self.backward.steps[o].name: self.by_step[o] for o in step.operands}
-        reads = self._reads(index)
-        self.steps.append(
-            {"lane": "backward", "kind": step.role, "tensor": index, "reads": reads}
-            | {"formula": self._linked(step.expression, names, reads)}
-            | ({} if step.of is None else {"rule": self._owner(step.of)})
+        elif step.of is not None and step.position is not None:
+            self.uses[index] = frozenset({(step.of, step.position)})
+        rule = {} if step.of is None else {"rule": self._value(step.of)}
+        self._step(
+            "backward",
+            step.role,
+            index,
+            step.expression,
+            {steps[o].name: self.by_step[o] for o in step.operands},
+            **rule,
         )
+        self._gradient(step, index, step.tensor.data, self.steps[-1], whole)
 
-    def _owner(self, of: int) -> int:
-        """The forward value whose rule ran; for an operation with several outputs, its first."""
-        node = self.backward.forward.nodes[of]
-        if node.dtype == "tuple":
-            node = next(n for n in self.backward.forward.nodes if of in n.operands)
-        return self.number[id(node.tensor)]
-
-    def _accumulate(self, step: Step, receiver: int) -> None:
+    def _accumulate(self, step: Step) -> None:
         """One step for each `+=` that the engine ran, placed where its second term arrived."""
-        graph = self.backward.graph
         parts = [self.by_step[o] for o in step.operands]
         running = parts[0]
         for count, (i, part) in enumerate(zip(step.recorded, parts[1:], strict=True), start=2):
-            done = count == len(parts)
+            node, done = self.backward.graph.nodes[i], count == len(parts)
             name = step.name if done else f"{step.name}{_subscript_sum(count)}"
-            index = self._add(graph, graph.nodes[i], name, "gradient" if done else "contribution", of=receiver)
-            self.tensors[index]["args"] = {"a": {"t": running}, "b": {"t": part}}
-            self.tensors[index]["box"] = f"s{step.id}"
-            self.gradients[index] = graph.nodes[i].tensor.data
-            self.uses[index] = self.uses[running] | self.uses[part]
-            place = 1 + next(n for n, s in enumerate(self.steps) if s["tensor"] == part)
-            self.steps.insert(
-                place,
-                {"lane": "backward", "kind": "accumulate", "tensor": index, "reads": [running, part]}
-                | {"formula": f"⟦{running}⟧ + ⟦{part}⟧", "parts": parts[:count], "done": done},
+            index = self._place(
+                node.tensor.data,
+                name,
+                "gradient" if done else "contribution",
+                op="add",
+                args={"a": {"t": running}, "b": {"t": part}},
             )
+            self.number[id(node.tensor)] = index
+            self.uses[index] = self.uses[running] | self.uses[part]
+            page_step = {"lane": "backward", "kind": "accumulate", "tensor": index, "reads": [running, part]}
+            page_step |= {"formula": f"⟦{running}⟧ + ⟦{part}⟧", "parts": parts[:count], "done": done}
+            place = next(n for n, s in enumerate(self.steps) if s["tensor"] == part)
+            self.steps.insert(place + 1, page_step)
+            self._gradient(step, index, node.tensor.data, page_step, done)
             running = index
         self.by_step[step.id] = running
-        self.tensors[receiver]["grad"] = running
+
+    def _gradient(self, step: Step, index: int, data: np.ndarray, page_step: dict[str, Any], whole: bool) -> None:
+        """Tie a gradient to its value, and put a finite difference beside it."""
+        value = self._value(step.target)
+        self.tensors[index] |= {"of": value, "box": f"s{step.id}", "module": None}
+        if whole:
+            self.tensors[value]["grad"] = index
+        if index in self.uses:
+            finite = self.differences.of(step.target, self.uses[index], data.astype(np.float64))
+            if isinstance(finite, np.ndarray):
+                page_step["check"] = {"each": _packed(finite, np.float32)}
+            else:
+                page_step["check"] = {"why": "replay"} if finite is None else {"direction": finite}
+
+    def _value(self, node: int) -> int:
+        """The tensor of a forward node; of an operation with several results, the first of them."""
+        if self.forward.nodes[node].dtype == "tuple":
+            node = next(n.id for n in self.forward.nodes if node in n.operands)
+        return self.number[id(self.forward.nodes[node].tensor)]
+
+    def _step(
+        self, lane: str, kind: str, index: int, expression: Symbol | None, gradients: Mapping[str, int], **more: Any
+    ) -> None:
+        reads = self._reads(index)
+        formula = "" if expression is None else self._linked(expression, gradients, reads)
+        step = {"lane": lane, "kind": kind, "tensor": index, "formula": formula, "reads": reads}
+        self.steps.append(step | more)
 
     # ------------------------------------------------------------------------------------------ tensors
 
-    def _add(self, trace: Trace, node: Node, name: str, role: str, **more: Any) -> int:
-        """Describe a value and how it was made; what it was made from is described first."""
-        tensor = node.tensor
-        record = self._record(tensor.data, name, role, node.dtype)
-        record["module"] = node.module if trace is self.backward.forward else None
-        if (source := getattr(tensor, "_source", None)) is not None:
-            record["source"] = source.replace("\\", "/").rpartition("/")[2]
-        record.update(more)
-        if tensor.op is not None:
-            made_by, op = node, tensor.op
-            if op.name == "part":
-                made_by = trace.nodes[node.operands[0]]
-                op = made_by.tensor.op or op
-            record["op"] = op.name
-            record["args"] = {
-                parameter: self._argument(trace, argument, parameter)
-                for parameter, argument in zip(op.params, made_by.arguments, strict=False)
-            }
-            if node.op in KEEPING_ORDER:
-                record["moved"] = True
-            elif node.op in MOVING:
-                record["map"] = _packed(_origin(trace, node), np.int32)
-            elif node.op in ADDING:
-                record["lands"] = _packed(_landing(trace, node), np.int32)
-        if role == "inner" and ("map" in record or "moved" in record):
-            record.pop("data", None)  # looked up where the numbers came from
-        index = self._place(record)
-        self.number[id(tensor)] = index
-        self._name_axes(index, node)
-        return index
-
-    def _record(self, data: np.ndarray, name: str, role: str, dtype: str) -> dict[str, Any]:
-        record: dict[str, Any] = {"name": name, "role": role, "shape": list(data.shape), "dtype": dtype}
-        if data.size <= self.max_values:
+    def _place(self, data: np.ndarray, name: str, role: str, **more: Any) -> int:
+        record: dict[str, Any] = {"name": name, "role": role, "shape": data.shape, "dtype": data.dtype.name}
+        if role == "inner" and ("map" in more or "moved" in more):
+            pass  # looked up where the numbers came from
+        elif data.size <= self.max_values:
             record["data"] = _packed(data, np.float32)
         elif role != "inner":
             record["stats"] = _summary(data)
-        return record
-
-    def _place(self, record: dict[str, Any]) -> int:
-        self.tensors.append(record)
+        self.tensors.append(record | more)
         return len(self.tensors) - 1
 
-    def _inner(self, trace: Trace, node: Node) -> int:
-        """The index of a value that a rule reads or makes on its way."""
-        known = self.number.get(id(node.tensor))
-        return known if known is not None else self._add(trace, node, node.name, "inner" if node.op else "constant")
-
-    def _pass_on(self, step: Step, name: str, role: str, receiver: int) -> int:
-        data = step.tensor.data
-        record = self._record(data, name, role, data.dtype.name) | {"of": receiver, "module": None}
-        if step.operands:
-            record |= {"op": "identity", "args": {"x": {"t": self.by_step[step.operands[0]]}}, "moved": True}
-        index = self._place(record)
-        if step.role == "seed":
-            self.number[id(step.tensor)] = index
-        self._copy_axes(record, self.tensors[receiver])
+    def _add(self, trace: Trace, node: Node, name: str, role: str, **more: Any) -> int:
+        """Describe a value and how it was made; what it was made from is described first."""
+        op, made = node.tensor.op, node
+        if node.op == "part":
+            made = trace.nodes[node.operands[0]]
+            op = made.tensor.op
+        if op is not None:
+            more |= {"op": op.name, "args": {p: self._argument(trace, a, p) for p, a in zip(op.params, made.arguments)}}
+        if node.op in KEEPING_ORDER:
+            more["moved"] = True
+        elif node.op in MOVING:
+            more["map"] = _packed(_origin(trace, node), np.int32)
+        elif node.op in ADDING:
+            more["lands"] = _packed(_landing(node), np.int32)
+        if (source := getattr(node.tensor, "_source", None)) is not None:
+            more["source"] = re.split(r"[\\/]", source)[-1]
+        index = self.number[id(node.tensor)] = self._place(node.tensor.data, name, role, **more)
         return index
 
     def _argument(self, trace: Trace, argument: Any, parameter: str) -> dict[str, Any]:
@@ -235,76 +198,28 @@ class Collector:
             node = trace.nodes[argument.id]
             if node.is_scalar_constant:
                 return {"v": _literal(node.tensor.item())} | ({"name": node.name} if node.named else {})
-            return {"t": self._inner(trace, node)}
+            if id(node.tensor) not in self.number:  # made or used by a rule on its way
+                self._add(trace, node, node.name, "inner" if node.op else "constant")
+            return {"t": self.number[id(node.tensor)]}
         if isinstance(argument, tuple) and any(isinstance(a, Operand) for a in argument):
             return {"list": [self._argument(trace, a, parameter) for a in argument]}
         if isinstance(argument, np.ndarray) and argument.ndim:
-            return {"t": self._array(argument, parameter)}
+            key = (parameter, argument.shape, argument.dtype.str, argument.tobytes())
+            if key not in self.arrays:
+                self.arrays[key] = self._place(argument, parameter, "constant", grad=None, nograd="constant")
+            return {"t": self.arrays[key]}
         return {"v": _literal(argument)}
 
-    def _array(self, array: np.ndarray, name: str) -> int:
-        key = (name, array.shape, array.dtype.str, array.tobytes())
-        if key not in self.arrays:
-            record = self._record(array, name, "constant", array.dtype.name)
-            self.arrays[key] = self._place(record | {"module": None, "grad": None, "nograd": "constant"})
-            self._label(record := self.tensors[self.arrays[key]], self.axes.get("scores") if name == "mask" else None)
-        return self.arrays[key]
-
     def _reads(self, index: int) -> list[int]:
-        """The tensors whose values the operations behind a tensor read, in reading order."""
+        """The tensors whose values the operations behind a tensor read, through what rules make on their way."""
         found: dict[int, None] = {}
-        stack = [self.tensors[index]]
+        stack = [index]
         while stack:
-            arguments = [a for value in stack.pop().get("args", {}).values() for a in value.get("list", [value])]
-            for t in (a["t"] for a in arguments if "t" in a):
-                if self.tensors[t]["role"] == "inner":
-                    stack.append(self.tensors[t])
-                else:
-                    found[t] = None
+            arguments = self.tensors[stack.pop()].get("args", {}).values()
+            operands = [a["t"] for value in arguments for a in value.get("list", [value]) if "t" in a]
+            stack += [t for t in operands if self.tensors[t]["role"] == "inner"]
+            found |= dict.fromkeys(t for t in operands if self.tensors[t]["role"] != "inner")
         return list(found)
-
-    # ------------------------------------------------------------------------------------------ names of axes
-
-    def _name_axes(self, index: int, node: Node) -> None:
-        record = self.tensors[index]
-        if "of" in record and self.tensors[record["of"]]["shape"] == record["shape"]:
-            self._copy_axes(record, self.tensors[record["of"]])
-        elif record["name"] in self.axes:
-            self._label(record, self.axes[record["name"]])
-        else:
-            self._label(record, self._inherited(record, node))
-
-    def _inherited(self, record: dict[str, Any], node: Node) -> Sequence[str | None] | None:
-        operands = [self.tensors[a["t"]] for a in record.get("args", {}).values() if "t" in a]
-        if not operands:
-            return None
-        first: list[str | None] = operands[0]["axes"]
-        if node.op == "matmul":
-            axes = [*first[:-1], operands[1]["axes"][-1]]
-            return [*axes[:-2], "query", "key"] if axes[-2:] == ["T", "T"] else axes
-        if node.op in ("swapaxes", "transpose") and node.tensor.op is not None:
-            marked = np.empty([axis + 1 for axis in range(len(first))])
-            return [first[n - 1] for n in node.tensor.op.forward(marked, *node.arguments[1:]).shape]
-        return next((o["axes"] for o in operands if o["shape"] == record["shape"]), None)
-
-    def _label(self, record: dict[str, Any], names: Sequence[str | None] | None) -> None:
-        """Give a tensor the names of its axes, from the right, and tokens to those that count tokens."""
-        ndim = len(record["shape"])
-        known = [*LEADING.get(ndim, ()), *names] if names and len(names) == 2 else list(names or ())
-        axes = ([None] * ndim + known)[-ndim:] if ndim else []
-        tokens = self.tokens
-        fits = [
-            axis in TOKEN_AXES and tokens is not None and n == len(tokens) for axis, n in zip(axes, record["shape"])
-        ]
-        record["axes"] = axes
-        record["ticks"] = [tokens if fit else None for fit in fits]
-
-    def _copy_axes(self, record: dict[str, Any], other: dict[str, Any]) -> None:
-        same = other["shape"] == record["shape"]
-        record["axes"] = other["axes"] if same else [None] * len(record["shape"])
-        record["ticks"] = other["ticks"] if same else [None] * len(record["shape"])
-
-    # ------------------------------------------------------------------------------------------ formulas, checks
 
     def _linked(self, expression: Symbol, gradients: Mapping[str, int], reads: Sequence[int]) -> str:
         """The formula with "⟦3⟧" for the name of tensor 3; a value that is only a transpose is shown as one."""
@@ -312,11 +227,11 @@ class Collector:
         def link(leaf: Symbol) -> Symbol | None:
             if leaf.node is None:
                 index = gradients.get(leaf.args[0])
-                return None if index is None else Symbol.named(f"⟦{index}⟧", leaf.like)
-            node = self.backward.forward.nodes[leaf.node]
-            if node.name.endswith("ᵀ") and not node.named:
-                return substitute(expression_of(self.backward.forward, node), link)
-            index = self.number.get(id(node.tensor))
+            else:
+                node = self.forward.nodes[leaf.node]
+                if node.name.endswith("ᵀ") and not node.named:
+                    return substitute(expression_of(self.forward, node), link)
+                index = self.number.get(id(node.tensor))
             return None if index is None else Symbol.named(f"⟦{index}⟧", leaf.like, leaf.node)
 
         text = substitute(expression, link).text("math")
@@ -325,55 +240,23 @@ class Collector:
                 text = re.sub(rf"\b{name}\b", f"⟦{index}⟧", text)
         return text
 
-    def _check(self) -> None:
-        """Put a finite difference beside every gradient: number by number, or along one direction if it is large."""
-        gradients = [step for step in self.steps if step["tensor"] in self.uses]
-        if not gradients:
-            return
-        replay = Replay(self.backward.forward)
-        nodes = {self.number[id(n.tensor)]: n.id for n in self.backward.forward.nodes if id(n.tensor) in self.number}
-        budget = CHECK_BUDGET
-        for step in gradients:
-            record, uses = self.tensors[step["tensor"]], self.uses[step["tensor"]]
-            target, shape = nodes[record["of"]], tuple(record["shape"])
-            cost = 2 * len(replay.downstream(uses))
-            size = int(np.prod(shape))
-            if not replay.is_faithful:
-                step["check"] = {"why": "replay"}
-            elif size <= LARGEST_CHECK and size * cost <= budget:
-                budget -= size * cost
-                step["check"] = {"each": _packed(replay.each(target, uses, shape), np.float32)}
-            else:
-                gradient = self.gradients[step["tensor"]]
-                step["check"] = {"direction": replay.along(target, uses, gradient.astype(np.float64))}
-
 
 def _origin(trace: Trace, node: Node) -> np.ndarray:
     """Where each number of a moving operation came from: the operation itself, run on the numbers 1, 2, 3, ..."""
-    place = None
-    if node.op == "part":
-        place, node = node.arguments[1], trace.nodes[node.operands[0]]
-    start = 1
-
-    def counted(argument: Any) -> Any:
-        nonlocal start
-        if isinstance(argument, tuple) and any(isinstance(a, Operand) for a in argument):
-            return tuple(map(counted, argument))
-        if not isinstance(argument, Operand):
-            return argument
-        shape = trace.nodes[argument.id].shape
-        first, start = start, start + int(np.prod(shape))
-        return np.arange(first, start).reshape(shape)
-
-    assert node.tensor.op is not None
-    moved = node.tensor.op.forward(*map(counted, node.arguments))
-    return np.asarray(moved if place is None else moved[place]) - 1
+    made = trace.nodes[node.operands[0]] if node.op == "part" else node
+    start, counted = 1, {}
+    for operand in made.operands:
+        shape = trace.nodes[operand].shape
+        counted[operand] = np.arange(start, start + np.prod(shape, dtype=int)).reshape(shape)
+        start += counted[operand].size
+    moved = run(made, counted, {})
+    return np.asarray(moved if made is node else moved[node.arguments[1]]) - 1
 
 
-def _landing(trace: Trace, node: Node) -> np.ndarray:
+def _landing(node: Node) -> np.ndarray:
     """Where each number of an adding operation is added: what its reading counterpart would read there."""
-    positions = np.arange(int(np.prod(node.shape))).reshape(node.shape)
-    indices = node.arguments[1:2] if node.op != "scatter_along_axis" else node.arguments[1:3]
+    positions = np.arange(np.prod(node.shape, dtype=int)).reshape(node.shape)
+    indices = node.arguments[1:3] if node.op == "scatter_along_axis" else node.arguments[1:2]
     return np.asarray(PRIMITIVES[ADDING[node.op or ""]].forward(positions, *indices))
 
 
@@ -383,9 +266,9 @@ def _packed(array: np.ndarray, dtype: type) -> str:
 
 def _summary(data: np.ndarray) -> dict[str, Any]:
     finite = data[np.isfinite(data)].astype(np.float64)
-    counts, _ = np.histogram(finite, BINS)
-    low, mean, high = (f(finite).item() for f in (np.min, np.mean, np.max)) if finite.size else (0.0, 0.0, 0.0)
-    return {"min": low, "mean": mean, "max": high, "counts": counts.tolist()}
+    low, mean, high = (finite.min(), finite.mean(), finite.max()) if finite.size else (0.0, 0.0, 0.0)
+    counts = np.histogram(finite, BINS)[0].tolist()
+    return {"min": float(low), "mean": float(mean), "max": float(high), "counts": counts}
 
 
 def _literal(value: Any) -> Any:
@@ -401,5 +284,4 @@ def _literal(value: Any) -> Any:
 
 def _subscript_sum(count: int) -> str:
     """₁₊₂ for the first two contributions, ₁₊…₊₅ for the first five."""
-    middle = "₊…₊" if count > 3 else "₊₂₊" if count == 3 else "₊"
-    return f"₁{middle}" + str(count).translate(SUBSCRIPT)
+    return "₁₊" + {2: "", 3: "₂₊"}.get(count, "…₊") + str(count).translate(SUBSCRIPT)

@@ -6,8 +6,8 @@ class Player {
     this.data = data;
     this.digits = data.precision;
     this.tensors = data.tensors.map((record, index) => new TensorView(record, index));
+    nameAxes(this.tensors, data.axes, data.tokens);
     this.steps = data.steps;
-    this.elementwise = new Set(data.elementwise);
     this.slice = new Map();
     this.at = 0;
     this.cell = null;
@@ -124,7 +124,7 @@ class Player {
 
   moduleKey(i) { return `${this.steps[i]?.lane} ${this.tensors[this.steps[i]?.tensor]?.module}`; }
 
-  modulePath(tensor) { return tensor.module === null ? "" : this.data.modules[tensor.module].path; }
+  modulePath(tensor) { return this.data.modules[tensor.module]?.path ?? ""; }
 
   stepOf(tensorIndex) { return this.stepByTensor.get(tensorIndex) ?? -1; }
 
