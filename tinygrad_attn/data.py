@@ -65,7 +65,7 @@ class CharTokenizer:
             at = next(i for i, char in enumerate(text) if char not in self._id_of)
             raise ValueError(
                 f"encode: {len(unknown)} character(s) outside the vocabulary: {unknown!r} "
-                f"(first at position {at}); it holds these {len(self)}: {self.vocab!r}"
+                f"(first at position {at}), which holds {len(self)}: {self.vocab!r:.160}"
             ) from None
 
     def decode(self, ids: ArrayLike) -> str:

@@ -26,9 +26,7 @@ import sample  # noqa: E402
 import train_next_token as demo  # noqa: E402
 
 VERSE = "the cat sat on the mat, the dog sat on the log.\n" * 40
-TINY = (
-    "--block-size 8 --batch-size 4 --n-layer 1 --n-head 2 --n-embd 8 --warmup-iters 2 --eval-iters 2".split()
-)
+TINY = "--block-size 8 --batch-size 4 --n-layer 1 --n-head 2 --n-embd 8 --warmup-iters 2 --eval-iters 2".split()
 TINY += "--eval-interval 5 --max-iters 12 --dropout 0.2".split()
 
 
@@ -63,9 +61,7 @@ def refused(capsys, *argv):
 
 def losses(run):
     log = plot_run.read_log(run)
-    return {
-        line["step"]: (line.get("train_loss"), line.get("val_loss"), line.get("grad_norm")) for line in log
-    }
+    return {line["step"]: (line.get("train_loss"), line.get("val_loss"), line.get("grad_norm")) for line in log}
 
 
 # -------------------------------------------------------------------------------- a run
@@ -101,9 +97,7 @@ def test_the_checkpoint_alone_is_enough_to_sample(finished, capsys):
     sample.main(["--checkpoint", str(finished), "--prompt", "the ", "--tokens", "20", "--seed", "3"])
     first = capsys.readouterr().out
     assert first.startswith("the ") and len(first) == len("the ") + 20 + 1
-    sample.main(
-        ["--checkpoint", str(finished / "checkpoint"), "--prompt", "the ", "--tokens", "20", "--seed", "3"]
-    )
+    sample.main(["--checkpoint", str(finished / "checkpoint"), "--prompt", "the ", "--tokens", "20", "--seed", "3"])
     assert capsys.readouterr().out == first
 
 
@@ -149,9 +143,7 @@ def process(text, run, *flags):
         run,
         *flags,
     ]
-    return subprocess.Popen(
-        [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def wait_for_step(run, step):
@@ -192,12 +184,8 @@ def test_a_finished_run_can_be_made_longer(text, tmp_path):
 
 
 def test_resume_takes_the_run_s_own_settings(finished, capsys):
-    assert "leave out --n-embd, --preset" in refused(
-        capsys, "--resume", finished, "--n-embd", 16, "--preset", "quick"
-    )
-    assert "can be raised but not lowered below the run's 12" in refused(
-        capsys, "--resume", finished, "--max-iters", 5
-    )
+    assert "leave out --n-embd, --preset" in refused(capsys, "--resume", finished, "--n-embd", 16, "--preset", "quick")
+    assert "can be raised but not lowered below the run's 12" in refused(capsys, "--resume", finished, "--max-iters", 5)
     assert "there is no run here" in refused(capsys, "--resume", finished / "nowhere")
 
 
@@ -299,10 +287,24 @@ def test_impossible_settings_are_refused_before_anything_runs(text, tmp_path, ca
     assert not (tmp_path / "run").exists()
 
 
-def test_a_directory_that_is_in_use_is_refused(finished, text, capsys):
-    assert "is not empty; go on with it by --resume" in refused(
-        capsys, *TINY, "--text", text, "--out", finished
+@pytest.mark.parametrize("name", demo.PRESETS)
+def test_the_help_describes_each_preset_by_flags_that_make_it(name, text):
+    _, *flags = demo.describe(name).replace("as manual, but", "").split()
+    settings = demo.parse_args([*flags, "--text", str(text)]).settings
+    assert demo.replace(settings, text=None) == demo.PRESETS[name]
+
+
+def test_the_help_names_every_setting(capsys):
+    with pytest.raises(SystemExit):
+        demo.parse_args(["--help"])
+    shown = capsys.readouterr().out
+    assert all(
+        f.metadata["help"].split()[0] in shown and demo.flag(f.name) in shown for f in demo.fields(demo.Settings)
     )
+
+
+def test_a_directory_that_is_in_use_is_refused(finished, text, capsys):
+    assert "is not empty; go on with it by --resume" in refused(capsys, *TINY, "--text", text, "--out", finished)
 
 
 def test_the_plays_are_not_guessed(capsys):
@@ -367,9 +369,7 @@ def test_D14_prompts_may_be_empty_or_longer_than_the_block(finished, capsys):
 
 
 def test_D18_line_ends_of_a_prompt_follow_the_rule_of_the_text(finished, capsys):
-    assert sampled(capsys, finished, "--prompt", "log.\r\nthe") == sampled(
-        capsys, finished, "--prompt", "log.\nthe"
-    )
+    assert sampled(capsys, finished, "--prompt", "log.\r\nthe") == sampled(capsys, finished, "--prompt", "log.\nthe")
 
 
 def test_D04_temperature_zero_is_the_same_for_every_seed(finished, capsys):
@@ -426,6 +426,4 @@ def test_gradient_norms_of_layers_make_up_the_whole(model):
     model([0, 1], [1, 2])[1].backward()
     norms = demo.layer_norms(model)
     assert set(norms) == {"wte", "wpe", "h.0", "ln_f"}
-    assert math.hypot(*norms.values()) == pytest.approx(
-        ta.optim.clip_grad_norm(model.parameters(), 1e9), rel=1e-5
-    )
+    assert math.hypot(*norms.values()) == pytest.approx(ta.optim.clip_grad_norm(model.parameters(), 1e9), rel=1e-5)
