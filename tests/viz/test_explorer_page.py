@@ -53,7 +53,7 @@ def browser():
 
 @pytest.fixture
 def show(browser, tmp_path):
-    """Opens a page from disk; at the end nothing may have gone wrong in it, and nothing may have been asked of a network."""
+    """Opens a page from disk; at the end nothing may have gone wrong in it, and no network may have been asked."""
     troubles, contexts = [], []
 
     def show(page, fragment="", width=1280, height=800, **options):
@@ -159,7 +159,7 @@ def test_the_formula_of_each_cell_gives_the_cell(show, precise):
                 left, *right = re.split(r" ?= ", line.strip())[1:]
                 if right:
                     code = left.replace("−", "-").replace("·", "*").replace("^", "**").replace("∞", "inf")
-                    assert eval(code, namespace) == pytest.approx(as_number(right[0]), rel=1e-4, abs=2e-6), line  # noqa: S307
+                    assert eval(code, namespace) == pytest.approx(as_number(right[0]), rel=1e-4, abs=2e-6), line
                     worked += 1
         press(view, "ArrowRight")
     assert worked > 60
@@ -331,8 +331,9 @@ def test_hovering_lights_row_and_column_of_a_product_and_the_row_of_a_softmax(sh
         until(view, f"document.querySelector('.card h2 .name').textContent == '{name}'")
         view.locator(f".result td[data-flat='{flat}']").hover()
         return view.evaluate(
-            """() => Object.fromEntries([...document.querySelectorAll(".stage .matrix")].map((m) =>
-               [m.querySelector(".name").textContent, [...m.querySelectorAll("td.lit")].map((c) => +c.dataset.flat)]))"""
+            """() => Object.fromEntries([...document.querySelectorAll(".stage .matrix")].map((matrix) => [
+               matrix.querySelector(".name").textContent,
+               [...matrix.querySelectorAll("td.lit")].map((cell) => +cell.dataset.flat)]))"""
         )
 
     assert lit("Q", 3) == {"X": [2, 3], "W_Q": [1, 3], "Q": []}

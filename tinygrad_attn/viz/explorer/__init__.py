@@ -100,8 +100,8 @@ def explain(
     count = len(backward.forward.nodes)
     if max_nodes is not None and count > max_nodes:
         raise ValueError(
-            f"explain: {count:,} values are too many to step through (max_nodes={max_nodes}). Explain a smaller input or"
-            " fewer layers, a part of the graph (the loss of one block), or draw it collapsed: draw_backward(..., depth=1)"
+            f"explain: {count:,} values are too many to step through (max_nodes={max_nodes}). Explain a smaller input,"
+            " fewer layers or a part of the graph (one block), or draw it collapsed: draw_backward(..., depth=1)"
         )
     collected = Collector(backward, max_values)
     loss_node = backward.forward.nodes[backward.forward.outputs[0]]

@@ -15,7 +15,8 @@ from ..trace import Node, Operand, Trace
 
 Use = tuple[int, int]  # (operation, the position of the value among its arguments)
 EPSILON = 1e-5
-BUDGET = 20_000  # operations run again number by number; after that, two evaluations per gradient
+LARGEST = 256  # a gradient of more numbers is checked along one direction only
+BUDGET = 20_000  # and so are all, once so many operations were run again
 
 
 class FiniteDifferences:
@@ -45,7 +46,7 @@ class FiniteDifferences:
             return None
         order = self._downstream(uses)
         cost = 2 * len(order) * gradient.size
-        if cost <= self.budget:
+        if gradient.size <= LARGEST and cost <= self.budget:
             self.budget -= cost
             slopes = np.empty(gradient.shape)
             for index in np.ndindex(gradient.shape):

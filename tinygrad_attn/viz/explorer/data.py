@@ -90,9 +90,10 @@ class Collector:
         if made is not None:
             index = self._add(graph, made, name, role)
         else:  # the seed, or a rule that passes its gradient on unchanged
-            args = {"x": {"t": self.by_step[o]} for o in step.operands}
-            more = {"op": "identity", "args": args, "moved": True} if args else {}
-            index = self._place(step.tensor.data, name, role, **more)
+            index = self._place(step.tensor.data, name, role)
+            if step.operands:
+                args = {"x": {"t": self.by_step[step.operands[0]]}}
+                self.tensors[index] |= {"op": "identity", "args": args, "moved": True}
             self.number.setdefault(id(step.tensor), index)
         self.by_step[step.id] = index
         if step.role == "unbroadcast":
