@@ -361,6 +361,7 @@ def attach(op: Any, name: str, *, numpy: Any, method: str | None, operators: Seq
         setattr(Node.result_type, f"__{operator}__", _operator(op, reflected=False))
         if operator in ("add", "sub", "mul", "truediv", "pow", "matmul"):
             setattr(Node.result_type, f"__r{operator}__", _operator(op, reflected=True))
+            setattr(Node.result_type, f"__i{operator}__", _in_place(op))
 
 
 def _method(op: Any) -> Callable[..., Any]:
@@ -383,6 +384,20 @@ def _operator(op: Any, *, reflected: bool) -> Callable[..., Any]:
             return apply(op, args)
         known = isinstance(other, (Node, int, float, np.ndarray, np.generic, list, tuple))
         return op(*args) if known else NotImplemented
+
+    return operator
+
+
+def _in_place(op: Primitive) -> Callable[..., Any]:
+    """``w -= step``: a leaf that wants gradients keeps its identity, and is only written to under `no_grad`."""
+
+    def operator(self: Node, other: Any) -> Any:
+        if self.op is not None or not self._requires_grad:
+            return op(self, other)
+        if state.mode.recording:
+            raise RuntimeError(f"{op.name}: a leaf that requires gradients is changed in place only under no_grad()")
+        self._data[...] = op(self, other)._data
+        return self
 
     return operator
 
