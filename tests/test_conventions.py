@@ -117,9 +117,7 @@ def test_true_in_a_mask_is_blocked_and_masks_are_boolean():
     x = T([1.0, 2.0])
     assert x.masked_fill(np.array([False, True]), -np.inf).tolist() == [1, -np.inf]
     q = T(np.ones((1, 2, 4)))
-    _, weights = nn.scaled_dot_product_attention(
-        q, q, q, mask=np.array([[False, True]] * 2), return_weights=True
-    )
+    _, weights = nn.scaled_dot_product_attention(q, q, q, mask=np.array([[False, True]] * 2), return_weights=True)
     assert weights.tolist() == [[[1, 0], [1, 0]]]
     for mask in (np.array([0.0, 1.0]), np.array([0, 1]), [0, -np.inf]):
         with pytest.raises(TypeError, match="blocked"):

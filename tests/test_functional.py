@@ -26,9 +26,7 @@ def test_value_and_grad_gives_both():
 
 
 def test_value_and_grad_differentiates_the_first_argument_and_passes_the_others_on():
-    value, gradient = ta.value_and_grad(lambda w, x, *, scale: ((w @ x) * scale).sum())(
-        np.eye(2), X[:2], scale=3
-    )
+    value, gradient = ta.value_and_grad(lambda w, x, *, scale: ((w @ x) * scale).sum())(np.eye(2), X[:2], scale=3)
     assert value.item() == 9 and np.array_equal(gradient.data, [[3, 6], [3, 6]])
 
 

@@ -208,9 +208,7 @@ def test_one_wrong_element_of_a_large_input_is_found_and_named(wrong):
 
 def test_nan_in_the_gradient_of_a_large_input_is_named():
     f = operation(doubled, x=lambda g, out, x: g * np.where(np.arange(5000) == 123, np.nan, 2))
-    with pytest.raises(
-        ta.GradcheckError, match=r"at \[123\] is wrong: backward says nan, finite differences say"
-    ):
+    with pytest.raises(ta.GradcheckError, match=r"at \[123\] is wrong: backward says nan, finite differences say"):
         ta.gradcheck(f, np.linspace(-1, 1, 5000))
 
 
@@ -273,9 +271,7 @@ def test_a_kink_is_no_excuse_for_a_number_that_is_neither_slope():
         ta.gradcheck(f, np.array(0.0))
 
 
-@pytest.mark.parametrize(
-    "f, x", [(lambda x: x.log(), 0.0), (lambda x: x / 0.0, 1.0), (lambda x: x * np.nan, 1.0)]
-)
+@pytest.mark.parametrize("f, x", [(lambda x: x.log(), 0.0), (lambda x: x / 0.0, 1.0), (lambda x: x * np.nan, 1.0)])
 def test_values_that_are_not_finite_are_an_error(f, x):
     with np.errstate(all="ignore"), pytest.raises(ta.GradcheckError, match="not finite at the given inputs"):
         ta.gradcheck(f, np.array(x))

@@ -14,9 +14,7 @@ from .ops.shape import stack
 from .tensor import Tensor
 
 
-def value_and_grad(
-    f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0
-) -> Callable[..., tuple[Tensor, Any]]:
+def value_and_grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callable[..., tuple[Tensor, Any]]:
     """A function that returns the value of `f`, a scalar, and its gradient by the first argument.
 
     `argnums` names other positional arguments: a number gives one gradient, a tuple of numbers a tuple of
@@ -30,9 +28,7 @@ def value_and_grad(
     def value_and_gradient(*args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
         positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
         if not all(-len(args) <= i < len(args) for i in positions):
-            raise ValueError(
-                f"value_and_grad: argnums={argnums} does not fit {len(args)} positional arguments"
-            )
+            raise ValueError(f"value_and_grad: argnums={argnums} does not fit {len(args)} positional arguments")
         points = {i % len(args): _point(args[i]) for i in positions}
         again = any(map(_tracked, args))
         with enable_grad():

@@ -128,9 +128,7 @@ def both(ours, theirs, inputs, dtype):
 
 
 @every
-@pytest.mark.parametrize(
-    "dtype, tolerance", [(np.float64, 1e-9), (np.float32, 2e-4)], ids=["float64", "float32"]
-)
+@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-9), (np.float32, 2e-4)], ids=["float64", "float32"])
 def test_value_gradients_and_second_derivatives(ours, theirs, inputs, dtype, tolerance):
     for mine, other in zip(*both(ours, theirs, inputs, dtype)):
         assert mine.dtype == other.dtype and mine.shape == other.shape
