@@ -26,22 +26,21 @@ def value_and_grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0)
     """
 
     def value_and_gradient(*args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
-        positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+        positions = (argnums,) if isinstance(argnums, int) else argnums
         if not all(-len(args) <= i < len(args) for i in positions):
             raise ValueError(f"value_and_grad: argnums={argnums} does not fit {len(args)} positional arguments")
-        points = {i % len(args): _point(args[i]) for i in positions}
-        again = any(map(_tracked, args))
+        given, again = list(args), any(map(_tracked, args))
+        for i in positions:
+            given[i] = _point(args[i])
         with enable_grad():
-            value = f(*(points.get(i, a) for i, a in enumerate(args)), **kwargs)
+            value = f(*given, **kwargs)
             if _result(value).size != 1:
                 raise ValueError(
                     f"value_and_grad: f must return one number, not shape {value.shape}; reduce it with "
                     ".sum() or .mean(), or ask for the jacobian"
                 )
-            gradients = _gradients(value, list(points.values()), again)
-        found = dict(zip(points, gradients))
-        answer = tuple(found[i % len(args)] for i in positions)
-        return value if again else value.detach(), answer[0] if isinstance(argnums, int) else answer
+            gradients = tuple(_gradients(value, [given[i] for i in positions], again))
+        return value if again else value.detach(), gradients[0] if isinstance(argnums, int) else gradients
 
     return value_and_gradient
 
