@@ -265,9 +265,6 @@ def test_A09_neighbours_minimum_and_maximum_with_a_number_and_with_stretched_tie
 
 
 def test_A09_neighbours_relu_and_abs_at_minus_zero_and_clip_at_its_bounds():
-    x = T([0.0, 0.0])
-    ta.norm(x).backward()
-    assert equal(x.grad, [0, 0])
     for f in (ta.relu, ta.abs):
         x = T([-0.0])
         f(x).sum().backward()
@@ -791,7 +788,7 @@ def test_A22_neighbours_equality_is_elementwise_in_values():
     assert (x == [1.0, 3.0]).tolist() == [True, False]
     assert (x != np.array([1.0, 3.0])).tolist() == [False, True]
     assert hash(x) == hash(x) and x in {x} and (x == x).tolist() == [True, True]
-    assert (x == None) is False or not np.any((x == None).data)  # noqa: E711
+    assert (x == None) is False and (x != "text") is True  # noqa: E711
 
 
 # A23 ----------------------------------------------------------------------------------------------------
@@ -1248,14 +1245,15 @@ def test_A33_hessians_and_mixed_derivatives():
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 0.0, 1.0, 2.0, 3.0, np.float64(2), np.int64(3)], ids=repr)
 def test_A33_neighbours_all_derivatives_of_powers_at_zero_and_elsewhere(n):
     for at in (0.0, -1.5, 2.0):
-        x, y, factor = T(at), None, 1.0
-        y = x**n
+        x = T(at)
+        y, factor = x**n, 1.0
         for k in range(4):
-            expected = factor * (at ** float(n - k) if n >= k else 0.0)
-            assert math.isclose(y.item() if y is not None else 0.0, expected, abs_tol=1e-12)
+            expected = factor * at ** float(n - k) if n >= k else 0.0
+            assert math.isclose(y.item(), expected, abs_tol=1e-12)
             factor *= float(n - k)
-            if y is not None:
-                y = ta.grad(y, x, create_graph=True, allow_unused=True) if y.requires_grad else None
+            if not y.requires_grad:  # a constant: all its derivatives are zero
+                break
+            y = ta.grad(y, x, create_graph=True)
 
 
 def test_A33_neighbours_powers_of_tensors_at_zero():
