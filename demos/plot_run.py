@@ -111,12 +111,10 @@ def plot_film(run, columns=7):
     """One row per head, time from left to right: one sees heads form."""
     from matplotlib.figure import Figure
 
-    _, steps, weights = read_attention(run)
+    tokens, steps, weights = read_attention(run)
     n_layer, n_head = weights[0].shape[:2]
     chosen = np.unique(np.linspace(0, len(steps) - 1, min(columns, len(steps))).round().astype(int))
-    figure = Figure(
-        figsize=(1.1 + 1.1 * len(chosen), 0.6 + 1.1 * n_layer * n_head), layout="constrained", dpi=100
-    )
+    figure = Figure(figsize=(1.1 + 1.1 * len(chosen), 0.6 + 1.1 * n_layer * n_head), layout="constrained", dpi=100)
     panels = figure.subplots(n_layer * n_head, len(chosen), squeeze=False)
     for row, (layer, head) in enumerate(np.ndindex(n_layer, n_head)):
         for column, i in enumerate(chosen):
@@ -124,7 +122,9 @@ def plot_film(run, columns=7):
         panels[row, 0].set_ylabel(f"layer {layer}\nhead {head}", fontsize=8)
     for column, i in enumerate(chosen):
         panels[0, column].set_title(f"step {steps[i]:,}", fontsize=9)
-    figure.suptitle("Row: who looks. Column: who is looked at.", fontsize=9)
+    sentence = "".join(tokens)
+    caption = f"{sentence!r}\n" if sentence.isascii() else ""  # other glyphs may be missing in the font
+    figure.suptitle(f"{caption}row: who looks, column: who is looked at", fontsize=9, parse_math=False)
     figure.savefig(run / "attention_film.png")
 
 
@@ -148,7 +148,7 @@ def animate(run):
     def frame(i):
         figure.suptitle(f"step {steps[i]:,}", fontsize=10)
         for at, image in images.items():
-            image.set_data(weights[i][at])
+            image.set_data(without_future(weights[i][at]))
 
     frames = [*range(len(steps)), *[len(steps) - 1] * 3]  # the last one stays a while
     FuncAnimation(figure, frame, frames=frames).save(run / "attention.gif", writer=PillowWriter(fps=2))
@@ -157,10 +157,13 @@ def animate(run):
 def draw_head(ax, weights):
     from matplotlib.colors import PowerNorm
 
-    future = np.triu(np.ones(weights.shape, bool), 1)
     ax.set(xticks=[], yticks=[], facecolor="#eeeeee")
     # the square root shows small weights too, of which there are many in the beginning
-    return ax.imshow(np.ma.masked_array(weights, future), cmap="Blues", norm=PowerNorm(0.5, 0, 1))
+    return ax.imshow(without_future(weights), cmap="Blues", norm=PowerNorm(0.5, 0, 1))
+
+
+def without_future(weights):
+    return np.ma.masked_array(weights, np.triu(np.ones(weights.shape, bool), 1))
 
 
 def main(argv=None):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .gpt import GPT, GPTConfig
-from .layers import LayerNorm
+from .layers import LayerNorm, Linear
 
 if TYPE_CHECKING:
     from ..data import CharTokenizer
@@ -47,13 +47,12 @@ def save_pretrained(model: GPT, directory: str | Path, tokenizer: CharTokenizer 
         "bos_token_id": None,
         "eos_token_id": None,
     }
-    state = model.state_dict()
-    with_bias = GPT(GPTConfig(**{**vars(c), "bias": True})) if not c.bias else model
-    arrays = {
-        PREFIX + name: np.asarray(state[name] if name in state else np.zeros_like(parameter.data), order="C")
-        for name, parameter in with_bias.named_parameters()
-    }
-    require_safetensors().save_file(arrays, directory / "model.safetensors", metadata={"format": "pt"})
+    arrays = {PREFIX + name: np.asarray(array, order="C") for name, array in model.state_dict().items()}
+    for name, module in model.named_modules():
+        if isinstance(module, Linear | LayerNorm) and module.bias is None:
+            arrays[f"{PREFIX}{name}.bias"] = np.zeros(module.weight.shape[-1], module.weight.dtype)
+    blob: bytes = require_safetensors().save(arrays, metadata={"format": "pt"})
+    (directory / "model.safetensors").write_bytes(blob)
     _write_json(directory / "config.json", config)
     if tokenizer is not None:
         _write_json(directory / "tokenizer.json", _character_tokenizer(tokenizer.vocab))
