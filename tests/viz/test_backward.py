@@ -149,3 +149,12 @@ def test_a_loss_that_is_no_single_number_needs_a_seed():
         trace_backward(x * 2)
     steps = trace_backward(x * 2, gradient=[1.0, 10.0]).steps
     assert list(steps[-1].tensor.numpy()) == [2.0, 20.0]
+
+
+def test_the_backward_pass_of_a_backward_pass_is_traced_too():
+    x = ta.Tensor([1.0, 2.0], requires_grad=True, name="x")
+    slope = ta.grad((x**3).sum(), x, create_graph=True).named("slope")
+    backward = trace_backward(slope.sum().named("loss"), x)
+    assert list(backward.steps[backward.gradients[0]].tensor.numpy()) == [6.0, 12.0]
+    made = {node for step in backward.steps for node in step.recorded}
+    assert made and all(backward.graph.nodes[i].tensor.index > slope.index for i in made)

@@ -127,7 +127,7 @@ class _Reader:
         self.graph = trace(list(total.values()), names=[*names, (f"d{loss.name}", seed)])
         self.number = {id(n.tensor): n.id for n in self.graph.nodes}
         self.of_rule: dict[tuple[int, int], list[int]] = {}
-        for n in self.graph.nodes:
+        for n in recorded_nodes(forward, self.graph):
             if (origin := n.tensor.origin) is not None and origin.role == "rule":
                 self.of_rule.setdefault((id(origin.of), origin.position), []).append(n.id)
         self.steps: list[Step] = []
@@ -262,6 +262,12 @@ class _Reader:
             )
         )
         return i
+
+
+def recorded_nodes(forward: Trace, graph: Trace) -> list[Node]:
+    """The operations of `graph` that the backward pass recorded: later than all of the forward pass."""
+    last = max(n.tensor.index for n in forward.nodes)
+    return [n for n in graph.nodes if n.op is not None and n.tensor.index > last]
 
 
 def symbols(trace: Trace, node: Node, names: Mapping[int, str] | None = None) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
-from .backward import Backward, Step, expression_of, substitute, trace_backward
+from .backward import Backward, Step, expression_of, recorded_nodes, substitute, trace_backward
 from .formula import Symbol
 from .picture import (
     BLUE,
@@ -466,8 +466,9 @@ def recorded_picture(backward: Backward, options: Options) -> Picture:
     The forward values that it reads stand outside the boxes, without how they were made.
     """
     graph = backward.graph
-    seed = backward.steps[0].tensor if backward.steps else None
-    made = {f"n{n.id}": n.tensor.origin for n in graph.nodes if n.tensor.origin is not None or n.tensor is seed}
+    recorded = recorded_nodes(backward.forward, graph) if graph.nodes else []
+    made = {f"n{n.id}": n.tensor.origin for n in recorded}
+    made |= {f"n{n.id}": None for n in graph.nodes if n.tensor is backward.steps[0].tensor}
     forward = _Forward(graph, options | Options(depth=None, max_nodes=None))
     edges = [(a, b, {**more, **({"color": RED} if a in made else {"style": "dotted"})})
              for a, b, more in forward.edges(numbered=True) if b in made]  # fmt: skip

@@ -2,63 +2,37 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from .picture import array_type
+from .picture import array_type, html, label, small, table
 
 if TYPE_CHECKING:
     from ..nn import Module
     from ..tensor import Tensor
 
-MAX_ROWS = 8
-
 
 def tensor_html(t: Tensor) -> str:
     """A tensor's name, type, origin, values and gradient.
 
-    >>> import tinygrad_attn as ta
     >>> "no gradient yet" in tensor_html(ta.Tensor([1.0], requires_grad=True, name="w"))
     True
     """
-    made = (
-        f"made by {t.op.name}"
-        if t.op is not None
-        else "a leaf that wants a gradient"
-        if t.requires_grad
-        else "a constant"
-    )
-    head = f"<b>{escape(t.name or 'Tensor')}</b> {_type_html(t)}, {made}"
-    cells = f"<td>{_array_html(t.data)}</td>"
+    leaf = "a leaf that wants a gradient" if t.requires_grad else "a constant"
+    parts = [table("value", t.data, 4)]
     if t.grad is not None:
-        cells += f'<td style="padding-left:1.5em">gradient{_array_html(t.grad.data)}</td>'
+        parts.append(table("gradient", t.grad.data, 4))
     elif t.requires_grad and t.op is None:
-        cells += '<td style="padding-left:1.5em">no gradient yet: call backward()</td>'
-    return f'<div>{head}<table style="border:0"><tr style="vertical-align:top">{cells}</tr></table></div>'
+        parts.append(small("no gradient yet: call backward()"))
+    origin = f"made by {t.op.name}" if t.op is not None else leaf
+    return label(t.name or "Tensor", "", [f"{array_type(t.data.dtype.name, t.data.shape)}, {origin}"], parts)
 
 
 def module_html(m: Module) -> str:
-    """A module's parts: each parameter with its type, and how many numbers there are."""
-    rows = "".join(
-        f"<tr><td><code>{escape(name)}</code></td><td>{_type_html(p)}</td>"
-        f'<td style="text-align:right">{p.data.size:,}</td></tr>'
-        for name, p in m.named_parameters()
-    )
-    return (
-        f"<div><b>{escape(type(m).__name__)}</b>, {m.num_parameters():,} parameters"
-        f"<table><tr><th>parameter</th><th>type</th><th>numbers</th></tr>{rows}</table></div>"
-    )
+    """A module's parameters with their types, and how many numbers there are.
 
-
-def _type_html(t: Tensor) -> str:
-    return f"<code>{array_type(t.data.dtype.name, t.data.shape)}</code>"
-
-
-def _array_html(array: np.ndarray) -> str:
-    rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
-    if array.size == 0 or max(rows.shape) > MAX_ROWS:
-        return f"<pre>{escape(np.array2string(array, precision=4, threshold=40, edgeitems=2))}</pre>"
-    cells = "".join("<tr>" + "".join(f"<td>{v:.4g}</td>" for v in row.tolist()) + "</tr>" for row in rows)
-    return f"<table>{cells}</table>"
+    >>> "f32[2,3]" in module_html(ta.nn.Linear(2, 3))
+    True
+    """
+    types = [(name, array_type(p.data.dtype.name, p.data.shape)) for name, p in m.named_parameters()]
+    rows = "".join(f"<TR><TD>{html(name)}</TD><TD>{small(type)}</TD></TR>" for name, type in types)
+    return f"<B>{html(type(m).__name__)}</B>, {m.num_parameters():,} parameters<TABLE>{rows}</TABLE>"
