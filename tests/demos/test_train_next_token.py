@@ -132,34 +132,23 @@ def test_the_default_output_directory_is_numbered(text, tmp_path, monkeypatch):
 # -------------------------------------------------------------------------------- stop and resume
 
 
-def process(text, run, *flags):
-    command = [
-        sys.executable,
-        str(DEMOS / "train_next_token.py"),
-        *TINY,
-        "--text",
-        text,
-        "--out",
-        run,
-        *flags,
-    ]
+def start_process(text, run, *flags):
+    command = [sys.executable, DEMOS / "train_next_token.py", *TINY, "--text", text, "--out", run, *flags]
     return subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def wait_for_step(run, step):
-    for _ in range(600):
-        if (run / "log.jsonl").exists() and len((run / "log.jsonl").read_text().splitlines()) > step:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"step {step} was not reached")
+def wait_for_step(process, run, step):
+    while not (run / "log.jsonl").exists() or len((run / "log.jsonl").read_text().splitlines()) <= step:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 @pytest.mark.parametrize("how", ["ctrl-c", "kill"])
 def test_a_stopped_run_that_is_resumed_is_the_run_that_never_stopped(text, tmp_path, how):
-    length = ["--max-iters", "400", "--eval-interval", "50"]
-    with process(text, tmp_path / "a", *length) as stopped:
-        wait_for_step(tmp_path / "a", 60)
+    length = ["--max-iters", "400", "--eval-interval", "50", "--n-layer", "3", "--n-embd", "32"]
+    with start_process(text, tmp_path / "a", *length) as stopped:
+        wait_for_step(stopped, tmp_path / "a", 60)
         stopped.send_signal(signal.SIGINT if how == "ctrl-c" else signal.SIGKILL)
         out, _ = stopped.communicate()
     if how == "ctrl-c":
@@ -167,7 +156,7 @@ def test_a_stopped_run_that_is_resumed_is_the_run_that_never_stopped(text, tmp_p
         assert "and saved; go on with" in out and f"--resume {tmp_path / 'a'}" in out
     reached = ta.checkpoint.load(tmp_path / "a" / "checkpoint")["step"]
     assert 50 <= reached < 400
-    assert (reached % 50 == 0) == (how == "kill") or how == "ctrl-c"
+    assert how == "ctrl-c" or reached % 50 == 0
     demo.main(["--resume", str(tmp_path / "a")])
     unbroken = train(text, tmp_path / "b", *length)
     assert losses(tmp_path / "a") == losses(unbroken)
