@@ -56,14 +56,8 @@ def save_pretrained(model: GPT, directory: str | Path, tokenizer: CharTokenizer 
     _write_json(directory / "config.json", config)
     if tokenizer is not None:
         _write_json(directory / "tokenizer.json", _character_tokenizer(tokenizer.vocab))
-        _write_json(
-            directory / "tokenizer_config.json",
-            {
-                "tokenizer_class": "PreTrainedTokenizerFast",
-                "model_max_length": c.block_size,
-                "clean_up_tokenization_spaces": False,
-            },
-        )
+        kind = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+        _write_json(directory / "tokenizer_config.json", kind | {"model_max_length": c.block_size})
 
 
 def from_pretrained(directory: str | Path, *, rng: np.random.Generator | None = None) -> GPT:
@@ -116,23 +110,10 @@ def _character_tokenizer(vocab: str) -> dict[str, Any]:
     """The `tokenizers` library's description of one token per character; others are errors."""
     return {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
         "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": {
-            "type": "Split",
-            "pattern": {"Regex": r"[\s\S]"},
-            "behavior": "Isolated",
-            "invert": False,
-        },
-        "post_processor": None,
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False},
         "decoder": {"type": "Fuse"},
-        "model": {
-            "type": "WordLevel",
-            "vocab": {char: i for i, char in enumerate(vocab)},
-            "unk_token": "[UNK]",
-        },
+        "model": {"type": "WordLevel", "vocab": {c: i for i, c in enumerate(vocab)}, "unk_token": "[UNK]"},
     }
 
 
