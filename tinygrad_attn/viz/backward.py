@@ -45,13 +45,13 @@ class Step:
     role: Role
     name: str
     target: int
-    of: int | None
-    position: int | None
-    operands: tuple[int, ...]
-    reads: tuple[int, ...]
     expression: Symbol = field(repr=False)
-    recorded: tuple[int, ...]
     tensor: Tensor = field(repr=False, compare=False)
+    reads: tuple[int, ...]
+    of: int | None = None
+    position: int | None = None
+    operands: tuple[int, ...] = ()
+    recorded: tuple[int, ...] = ()
 
     @property
     def formula(self) -> str:
@@ -160,12 +160,10 @@ class _Reader:
 
     def contribution(self, source: int, index: int, count: int) -> tuple[Tensor, list[Tensor]]:
         """Contribution number `index` of `count` to the gradient of `source`, and the running sums of all."""
-        total, sums = self.total[source], []
-        parts = []
+        total, sums, parts = self.total[source], [], []
         for _ in range(count - 1):
-            assert total.args is not None
             sums.append(total)
-            total, last = total.args
+            total, last = total.args or ()
             parts.append(last)
         return [total, *reversed(parts)][index], sums[::-1]
 
@@ -189,13 +187,13 @@ class _Reader:
 
     def rule(self, node: Node, position: int, target: Node, expression: Any, name: str, result: Tensor) -> int:
         """Add the step of one rule, and that of the un-broadcast after it, if the engine made one."""
-        undone: list[Tensor] = []
+        undone: list[Any] = []
         while (o := result.origin) is not None and o.of is target.tensor and o.role in ("unbroadcast", "cast"):
             undone.append(result)
-            assert result.args is not None
-            result = result.args[0]
-        stretched = any(t.origin is not None and t.origin.role == "unbroadcast" for t in undone)
-        recorded = [self.of_rule.get((id(node.tensor), p), []) for p in (-1, position)]
+            (result, *_) = result.args or ()
+        stretched = any(t.origin.role == "unbroadcast" for t in undone)
+        ran = [n for p in (-1, position) for n in self.of_rule.get((id(node.tensor), p), ())]
+        fitted = self.ids(reversed(undone))
         step = self.add(
             "rule",
             name + "*" * stretched,
@@ -204,63 +202,26 @@ class _Reader:
             result if stretched or not undone else undone[0],
             of=node.id,
             position=position,
-            operands=[self.gradients[n.id] for n in self.results(node) if n.id in self.gradients],
-            recorded=[*recorded[0], *recorded[1], *([] if stretched else self.ids(undone))],
+            operands=tuple(self.gradients[n.id] for n in self.results(node) if n.id in self.gradients),
+            recorded=(*ran, *fitted) if not stretched else tuple(ran),
         )
-        if stretched:
-            whole = Symbol.named(self.steps[step].name, result.data)
-            summed = unbroadcast(whole, target.shape)
-            step = self.add(
-                "unbroadcast",
-                name,
-                target,
-                summed,
-                undone[0],
-                operands=[step],
-                recorded=self.ids(undone[::-1]),
-            )
-        return step
+        if not stretched:
+            return step
+        whole = unbroadcast(Symbol.named(name + "*", result.data), target.shape)
+        return self.add("unbroadcast", name, target, whole, undone[0], operands=(step,), recorded=fitted)
 
     def accumulate(self, target: Node, parts: list[int], sums: list[Tensor]) -> int:
         names = [Symbol.named(self.steps[p].name, self.steps[p].tensor.data) for p in parts]
-        total = functools.reduce(operator.add, names)
-        return self.add(
-            "accumulate", f"d{target.name}", target, total, sums[-1], operands=parts, recorded=self.ids(sums)
-        )
+        total, name = functools.reduce(operator.add, names), f"d{target.name}"
+        return self.add("accumulate", name, target, total, sums[-1], operands=tuple(parts), recorded=self.ids(sums))
 
-    def ids(self, tensors: Iterable[Tensor]) -> list[int]:
-        return [self.number[id(t)] for t in tensors]
+    def ids(self, tensors: Iterable[Tensor]) -> tuple[int, ...]:
+        return tuple(self.number[id(t)] for t in tensors)
 
-    def add(
-        self,
-        role: Role,
-        name: str,
-        target: Node,
-        expression: Any,
-        tensor: Tensor,
-        *,
-        of: int | None = None,
-        position: int | None = None,
-        operands: Iterable[int] = (),
-        recorded: Iterable[int] = (),
-    ) -> int:
-        nodes = dict.fromkeys(leaf.node for leaf in expression.leaves() if leaf.node is not None)
+    def add(self, role: Role, name: str, target: Node, expression: Any, tensor: Tensor, **more: Any) -> int:
+        reads = tuple(dict.fromkeys(leaf.node for leaf in expression.leaves() if leaf.node is not None))
         i = len(self.steps)
-        self.steps.append(
-            Step(
-                i,
-                role,
-                name,
-                target.id,
-                of,
-                position,
-                tuple(operands),
-                tuple(nodes),
-                expression,
-                tuple(recorded),
-                tensor,
-            )
-        )
+        self.steps.append(Step(i, role, name, target.id, expression, tensor, reads, **more))
         return i
 
 
