@@ -61,6 +61,12 @@ def test_plain_data_comes_back_as_it_was(tmp_path):
         assert a.dtype == b.dtype and np.array_equal(a, b)
 
 
+def test_names_with_dots_are_not_mixed_up(tmp_path):
+    save(tmp_path, x={"a.b": np.array(1), "a": {"b": np.array(2)}})
+    back = load(tmp_path)["x"]
+    assert (back["a.b"], back["a"]["b"]) == (1, 2)
+
+
 def test_numpy_numbers_become_python_numbers_and_nan_survives(tmp_path):
     save(tmp_path, loss=np.float64(1.5), worst=float("nan"), big=float("inf"))
     back = load(tmp_path)

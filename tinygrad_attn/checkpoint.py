@@ -33,9 +33,7 @@ class CheckpointError(ValueError):
     """A checkpoint that is damaged, foreign, of another version, or does not fit what it is loaded into."""
 
 
-def save(
-    directory: str | Path, model: Module | None = None, optimizer: Optimizer | None = None, **parts: Any
-) -> None:
+def save(directory: str | Path, model: Module | None = None, optimizer: Optimizer | None = None, **parts: Any) -> None:
     """Write a checkpoint, all of it or nothing: `save("run/checkpoint", model, adamw, step=7, sampling=rng)`.
 
     Of a model its parameters and generators are saved. Further parts may be a Module, an Optimizer, a
@@ -88,9 +86,7 @@ def load(
     parts = _named(model, optimizer, parts)
     for name, part in parts.items():
         if not isinstance(part, Module | Optimizer | np.random.Generator | CharTokenizer):
-            raise TypeError(
-                f"load: can't restore {name} in place, a {type(part).__name__}; use what load returns"
-            )
+            raise TypeError(f"load: can't restore {name} in place, a {type(part).__name__}; use what load returns")
         if name not in state:
             raise CheckpointError(f"{directory}: holds no {name!r}, only {', '.join(state)}")
     before = {name: _state_of(part) for name, part in parts.items()}
@@ -153,6 +149,8 @@ def _pack(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
         case None | bool() | int() | float() | str():
             return value
         case np.ndarray() if value.dtype.kind in "biuf":
+            while path in arrays:  # {"a.b": x, "a": {"b": y}}
+                path += "'"
             arrays[path] = np.asarray(value, value.dtype.newbyteorder("="), order="C")
             return {ARRAY: path}
         case np.generic() if value.dtype.kind in "biuf":
@@ -214,9 +212,7 @@ def _read(directory: Path) -> dict[str, Any]:
     try:
         text = path.read_bytes()
     except FileNotFoundError:
-        raise FileNotFoundError(
-            errno.ENOENT, f"no checkpoint here ({MANIFEST} is missing)", str(directory)
-        ) from None
+        raise FileNotFoundError(errno.ENOENT, f"no checkpoint here ({MANIFEST} is missing)", str(directory)) from None
     except NotADirectoryError:
         raise CheckpointError(f"{directory}: a checkpoint is a directory, this is a file") from None
     try:
@@ -236,9 +232,7 @@ def _read(directory: Path) -> dict[str, Any]:
             return _read(directory)
         raise CheckpointError(f"{blob_path}: is missing, although {MANIFEST} names it") from None
     if hashlib.sha256(blob).hexdigest() != manifest.get("sha256 of arrays"):
-        raise CheckpointError(
-            f"{blob_path}: damaged ({len(blob)} bytes whose checksum is not the recorded one)"
-        )
+        raise CheckpointError(f"{blob_path}: damaged ({len(blob)} bytes whose checksum is not the recorded one)")
     if _digest(manifest.get("state")) != manifest.get("sha256 of state"):
         raise CheckpointError(f"{path}: damaged (the checksum of its state is not the recorded one)")
     state: dict[str, Any] = _unpack(manifest["state"], require_safetensors().load(blob))
