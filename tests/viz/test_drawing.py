@@ -78,10 +78,10 @@ def test_C11_without_any_program_text_works_and_a_picture_is_one_clear_error(no_
     d = draw_graph(leaf("x") * 2)
     assert save(d, tmp_path / "x.dot").read_text() == d.source
     with pytest.raises(graphviz.ExecutableNotFound, match=r"apt install graphviz(.|\n)*brew(.|\n)*winget(.|\n)*pip"):
-        save(d, tmp_path / "x.svg")
+        save(d, tmp_path / "z.svg")
+    assert (tmp_path / "z.dot").read_text() == d.source and not (tmp_path / "z.svg").exists()
     with pytest.raises(DotNotFound):
         d.render(tmp_path / "y")
-    assert not (tmp_path / "x.svg").exists()
     bundle = d._repr_mimebundle_()
     assert "apt install" in bundle["text/plain"] and d.source in bundle["text/plain"]
 

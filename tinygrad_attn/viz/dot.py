@@ -15,22 +15,7 @@ import numpy as np
 
 from .backward import Backward, Step, expression_of, recorded_nodes, substitute, trace_backward
 from .formula import Symbol
-from .picture import (
-    BLUE,
-    CALL,
-    GREY,
-    RED,
-    Box,
-    Edge,
-    Picture,
-    array_type,
-    few,
-    html,
-    label,
-    legend,
-    small,
-    table,
-)
+from .picture import BLUE, CALL, GREY, RED, Box, Edge, Picture, array_type, few, html, label, legend, small, table
 from .trace import Node, Trace, trace
 
 if TYPE_CHECKING:
@@ -38,13 +23,13 @@ if TYPE_CHECKING:
 
 RANKDIRS = ("TB", "BT", "LR", "RL")
 STYLES = ("ladder", "graph")
+FLOW = {"dir": "back", "color": RED}  # a gradient, from the lower box to the upper one
+READ = {"style": "dotted", "color": "#6b7787", "penwidth": "1.3", "arrowhead": "none"}
+READ |= {"constraint": "false", "class": "reads"}  # must not move the boxes
 OPERAND = {"labeldistance": "1.5", "labelangle": "30", "fontcolor": GREY}  # the number at an edge
 COMMUTATIVE = {"add", "multiply", "maximum", "minimum"}
 WRAP, LONGEST = 54, 100  # characters of a formula in one line, and in all: a longer one is named instead
-FOLD_FORWARD, FOLD_BACKWARD = (
-    30,
-    42,
-)  # characters up to which an unnamed value is written out in its user's formula
+FOLD_FORWARD, FOLD_BACKWARD = 30, 42  # an unnamed value is written out in its user's formula up to this length
 
 
 class Options(TypedDict, total=False):
@@ -308,10 +293,8 @@ def ladder_picture(backward: Backward, options: Options) -> Picture:
     lines = [(BLUE, "→ values"), (RED, "→ gradients"), (GREY, "┄┄ values that a rule reads")]
     half = {"style": "rounded,filled", "fontsize": "13", "labeljust": "c"}
     clusters = forward.clusters()
-    for side, fill, border, text in (
-        ("forward", "#f3f7fd", "#c9d8ec", BLUE),
-        ("backward", "#fdf4f3", "#f0cfcc", RED),
-    ):
+    looks = {"forward": ("#f3f7fd", "#c9d8ec", BLUE), "backward": ("#fdf4f3", "#f0cfcc", RED)}
+    for side, (fill, border, text) in looks.items():
         clusters[side] = {**half, "label": side, "fillcolor": fill, "color": border, "fontcolor": text}
     return Picture(
         boxes,
@@ -421,15 +404,6 @@ class _Ladder:
 
     def edges(self) -> list[Edge]:
         """Gradients flow up, from the step that made one to those that take it; dotted, what a rule reads."""
-        flow = {"dir": "back", "color": RED}
-        read = {
-            "style": "dotted",
-            "color": "#6b7787",
-            "penwidth": "1.3",
-            "arrowhead": "none",
-            "constraint": "false",
-            "class": "reads",
-        }
         gradients: dict[tuple[str, str], None] = {}
         reads: dict[tuple[str, str], None] = {}
         for step in self.visible:
@@ -437,7 +411,7 @@ class _Ladder:
             gradients |= {(key, self.home[o]): None for o in self._taken(step) if self.home[o] != key}
             read_nodes = [leaf.node for leaf in self.expressions[step.id].leaves() if leaf.node is not None]
             reads |= {(home, key): None for n in read_nodes if (home := self.forward.home[n])}
-        return [(*pair, flow) for pair in gradients] + [(*pair, read) for pair in reads]
+        return [(*pair, FLOW) for pair in gradients] + [(*pair, READ) for pair in reads]
 
     def _taken(self, step: Step) -> Iterable[int]:
         """The steps whose gradients a box takes, looking through those that are folded."""

@@ -39,8 +39,8 @@ INSTALL = (
 class DotNotFound(graphviz.ExecutableNotFound):
     """No program to lay out pictures is installed; the message says how to get one."""
 
-    def __init__(self) -> None:
-        RuntimeError.__init__(self, INSTALL)
+    def __init__(self, remark: str = "") -> None:
+        RuntimeError.__init__(self, INSTALL + remark)
 
 
 class LayoutTimeout(TimeoutError):
@@ -87,9 +87,15 @@ class Drawing(graphviz.Digraph):
         return str(target)
 
     def save(self, filename: Any = None, directory: Any = None, **_: Any) -> str:
-        """Write `x.svg`, `x.png`, `x.pdf`, or the DOT text for any other name. Its path."""
+        """Write `x.svg`, `x.png`, `x.pdf`, or the DOT text for any other name (and where no `dot` is). Its path."""
         path = Path(str(directory or self.directory or ""), str(filename or self.filename or "drawing.gv"))
-        write(path, self.pipe(_format(path)) if _format(path) in IMAGE_FORMATS else self.source.encode())
+        try:
+            data = self.pipe(_format(path)) if _format(path) in IMAGE_FORMATS else self.source.encode()
+        except DotNotFound:
+            text = path.with_suffix(".dot")
+            write(text, self.source.encode())
+            raise DotNotFound(f"\nThe DOT text is in {text}.") from None
+        write(path, data)
         return str(path)
 
     def _repr_mimebundle_(self, include: Iterable[str] | None = None, exclude: Any = None, **_: Any) -> dict[str, Any]:

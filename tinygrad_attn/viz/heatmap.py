@@ -94,23 +94,14 @@ def _panel(ax: Axes, w: np.ndarray, blocked: np.ndarray, rows: list[str], column
     ax.imshow(hidden, cmap=ListedColormap(["#e4e4e4"]), aspect="auto")
     if max(w.shape) <= MAX_LABELS:
         cells = [Rectangle((j - 0.5, i - 0.5), 1, 1) for i, j in np.argwhere(blocked)]
-        ax.add_collection(
-            PatchCollection(cells, facecolor="none", edgecolor="#b0b0b0", hatch="////", linewidth=0),
-            autolim=False,
-        )
+        hatch = PatchCollection(cells, facecolor="none", edgecolor="#b0b0b0", hatch="////", linewidth=0)
+        ax.add_collection(hatch, autolim=False)
     if max(w.shape) <= MAX_NUMBERS:
         for (i, j), value in np.ndenumerate(w):
             if not blocked[i, j]:
                 text = "NaN" if np.isnan(value) else f"{value:.{precision}f}"
-                ax.text(
-                    j,
-                    i,
-                    text,
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                    color="white" if value > 0.6 else "#222222",
-                )
+                color = "white" if value > 0.6 else "#222222"
+                ax.text(j, i, text, ha="center", va="center", fontsize=8, color=color)
     ax.set_xlim(-0.5, w.shape[1] - 0.5)
     ax.set_ylim(w.shape[0] - 0.5, -0.5)
     for axis, labels in ((ax.xaxis, columns), (ax.yaxis, rows)):
