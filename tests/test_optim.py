@@ -98,6 +98,16 @@ def test_D06_each_parameter_is_in_exactly_one_group_a_tied_one_once():
     assert run(AdamW([tied, tied], lr=0.1), tied, 0.5) == pytest.approx(0.899000002)
 
 
+def test_a_frozen_layer_stays_as_it_is():
+    model = tiny_gpt()
+    model.wpe.weight.requires_grad = False
+    before = model.wpe.weight.data.copy()
+    adamw = AdamW(model.parameters(), lr=0.1, weight_decay=0.1)
+    model([0, 1], [1, 2])[1].backward()
+    adamw.step()
+    assert np.array_equal(model.wpe.weight.data, before)
+
+
 def test_groups_of_your_own_say_what_decays():
     p, q = T(1.0), T(1.0)
     adamw = AdamW([{"params": [p], "weight_decay": 0.0}, {"params": [q]}], lr=0.1, weight_decay=0.01)

@@ -93,7 +93,8 @@ class Optimizer:
         alike: dict[tuple[Any, float], list[Tensor]] = {}
         seen: set[int] = set()
         for p, decay in _with_decay(params, weight_decay):
-            if not isinstance(p, Tensor) or not p.requires_grad or p.op is not None:
+            frozen = isinstance(p, Parameter) and not p.requires_grad  # may thaw later; no gradient, no update
+            if not isinstance(p, Tensor) or p.op is not None or not (p.requires_grad or frozen):
                 raise TypeError(f"{kind}: a parameter is a leaf Tensor with requires_grad=True, got {p!r:.80}")
             if id(p) not in seen:
                 alike.setdefault((p.dtype, decay), []).append(p)
