@@ -232,6 +232,24 @@ def test_the_page_has_no_ids(page):
     assert not re.search(r'[\s<]id=\\?"', page.html)
 
 
+def test_a_large_graph_opens_with_its_modules_collapsed():
+    config = ta.nn.GPTConfig(block_size=8, vocab_size=16, n_layer=2, n_head=2, n_embd=16, dropout=0.0)
+    model = ta.nn.GPT(config, rng=np.random.default_rng(0))
+    _, loss = model(np.arange(8)[None], targets=np.arange(8)[None])
+    page = explain(loss, names=model)
+    data = read(page)
+    assert len(page.html.encode()) < 3_000_000
+    assert 0 <= data["level"] < len(data["ladders"]) - 1
+    assert explain(loss, names=model, depth=1).html != page.html
+
+
+def test_a_loss_that_is_not_finite_is_played_all_the_same():
+    x = ta.Tensor(np.array([0.0, 1.0]), requires_grad=True, name="x")
+    with np.errstate(all="ignore"):
+        data = read(explain((1 / x).sum().named("loss")))
+    assert np.isinf(numbers(named(data, "loss")))
+
+
 @pytest.mark.parametrize("text", ["</script>", "<!--", "&lt;", "\u2028\u2029", "'\"\\", "妈妈", "]]>"])
 def test_json_cannot_leave_its_script(text):
     written = as_json({"name": text})

@@ -146,7 +146,7 @@ def drawings(backward: Backward, depth: int | None) -> dict[str, Any]:
         if len(picture.boxes) > LARGEST and ladders:
             break
         try:
-            ladders.append(Drawing(picture.text()).pipe("svg", encoding="utf-8"))
+            ladders.append(Drawing(picture.text(), timeout=20).pipe("svg", encoding="utf-8"))
         except (DotNotFound, LayoutTimeout):
             break
         if (limit or deepest) <= depth if depth is not None else len(picture.boxes) <= LARGE:

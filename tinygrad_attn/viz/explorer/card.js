@@ -1,7 +1,5 @@
 // The current step in words, symbols and numbers: formula, matrices, and the one cell that is looked at.
 
-const ELEMENTWISE = new Set(["negative", "log", "sqrt", "tanh", "sin", "cos", "abs", "relu", "sigmoid", "silu", "clip", "maximum", "minimum", "where"]);
-
 class Card {
   constructor(root, player) {
     this.root = root;
@@ -21,12 +19,16 @@ class Card {
     this.step = step;
     this.result = this.tensor(step.tensor);
     this.cellBox = make("div", { class: "cell" });
+    const focused = this.root.contains(document.activeElement) ? document.activeElement : null;
+    const inCells = focused?.closest("td, .heat");
     this.root.classList.toggle("lane-backward", step.lane === "backward");
     this.root.classList.toggle("lane-forward", step.lane === "forward");
     this.root.replaceChildren(
       this.heading(), this.formula(), make("p", { class: "say" }, this.sentence()),
       ...[this.badge(), this.slicer(), this.figures(), this.cellBox, this.foot()].filter(Boolean));
     this.select(this.player.cell, false);
+    if (inCells) this.enterCells(); // what had the focus is gone
+    else if (focused) this.root.focus({ preventScroll: true });
   }
 
   heading() {
@@ -243,7 +245,7 @@ class Card {
     if (check?.each) {
       if (flat === null) return;
       compare(result.values[flat], decode(check.each, Float32Array)[flat]);
-    } else if (check?.direction) compare(...check.direction, this.text("direction"));
+    } else if (check?.direction) compare(...check.direction.map(asNumber), this.text("direction"));
     else if (check?.why) line.append(this.text("notChecked", { why: this.text(`check_${check.why}`) }));
     const sum = flat === null ? null : this.rowSum(flat);
     if (sum !== null) line.append(" · ", `${this.text("rowSum")} `, make("b", { class: "row-sum" }, sum));

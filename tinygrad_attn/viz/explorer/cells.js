@@ -71,6 +71,8 @@ function formatNumber(value, digits = 3) {
 
 const MOVING = new Set(["transpose", "swapaxes", "reshape", "expand_dims", "squeeze", "broadcast_to", "getitem", "flip",
   "roll", "concatenate", "stack", "split", "part", "tril", "triu", "take_along_axis", "embedding", "scatter_add"]);
+const ELEMENTWISE = new Set(["negative", "exp", "log", "sqrt", "tanh", "sin", "cos", "abs", "relu", "sigmoid", "silu", "gelu", "clip",
+  "maximum", "minimum", "where", "masked_fill"]);
 const INFIX = { add: "+", subtract: "−", multiply: "·", divide: "/", power: "^" };
 const REDUCING = new Set(["sum", "mean", "max", "min", "prod", "var", "logsumexp", "norm", "cumsum"]);
 const LETTERS = ["k", "m", "n", "p", "r"];
@@ -106,28 +108,22 @@ class CellExplainer {
     if (op === "negative") return { operator: "−", terms: [this.operand(args[0], this.stretch(args[0], index))] };
     if (op === "square") return { operator: "^", terms: [this.operand(args[0], index), { number: 2 }] };
     if (op in INFIX) return { operator: INFIX[op], terms: args.slice(0, 2).map((a) => this.operand(a, this.stretch(a, index))) };
-    if (args.every((a) => !("t" in a) || this.fits(a, tensor))) {
-      const terms = args.filter((a) => "t" in a).map((a) => this.operand(a, this.stretch(a, index)));
-      return { call: op, terms };
+    if (ELEMENTWISE.has(op)) {
+      const operands = args.filter((a) => "t" in a || typeof a.v === "number");
+      return { call: op, terms: operands.map((a) => this.operand(a, this.stretch(a, index))) };
     }
     return { whole: op, tensors: this.outerOperands(tensor) };
   }
 
   /** The tensors that a result reads, seen through the operations inside its rule. */
   outerOperands(tensor, found = new Set()) {
-    for (const arg of Object.values(tensor.args ?? {})) {
+    for (const arg of Object.values(tensor.args ?? {}).flatMap((a) => a.list ?? [a])) {
       if (!("t" in arg)) continue;
       const operand = this.tensors[arg.t];
       if (operand.isInner) this.outerOperands(operand, found);
       else found.add(operand);
     }
     return [...found];
-  }
-
-  fits(arg, result) { // is the operand of the result's shape, up to broadcasting?
-    const shape = this.tensors[arg.t].shape;
-    const offset = result.shape.length - shape.length;
-    return offset >= 0 && shape.every((n, axis) => n === 1 || n === result.shape[axis + offset]);
   }
 
   stretch(arg, index) { // the operand's index under broadcasting

@@ -146,7 +146,7 @@ class Collector:
             if isinstance(finite, np.ndarray):
                 page_step["check"] = {"each": _packed(finite, np.float32)}
             else:
-                page_step["check"] = {"why": "replay"} if finite is None else {"direction": finite}
+                page_step["check"] = {"why": "replay"} if finite is None else {"direction": _literal(finite)}
 
     def _value(self, node: int) -> int:
         """The tensor of a forward node; of an operation with several results, the first of them."""
