@@ -27,6 +27,11 @@ def read_log(run):
     return lines
 
 
+def read_result(run):
+    """The held-out loss before and after training, and what knowing nothing would cost."""
+    return json.loads((run / "result.json").read_text(encoding="utf-8"))
+
+
 def series(log, key):
     """(steps, values) where `key` was logged."""
     points = [(line["step"], line[key]) for line in log if key in line]
@@ -40,23 +45,24 @@ def smoothed(values, width):
     return sums / counts
 
 
-def plot_loss(run, log):
+def plot_loss(run):
     """Loss of training and of held-out text, beside what knowing nothing would cost."""
     from matplotlib.figure import Figure
 
+    log, result = read_log(run), read_result(run)
     figure = Figure(figsize=(8, 4.5), layout="constrained", dpi=120)
     ax = figure.subplots()
     steps, losses = series(log, "train_loss")
     ax.plot(steps, losses, color="#9ecae1", linewidth=0.6, label="training, each step")
     ax.plot(steps, smoothed(losses, max(1, len(losses) // 40)), color="#2171b5", label="training, smoothed")
-    ax.plot(*series(log, "val_loss"), "o-", color="#d94801", markersize=4, label="held-out text")
-    for name, style in (("uniform", ":"), ("unigram", "--")):
-        for level in series(log, name)[1][:1]:
-            words = {
-                "uniform": f"all characters alike, ln V = {level:.2f}",
-                "unigram": f"their frequencies, {level:.2f}",
-            }
-            ax.axhline(level, color="#666666", linestyle=style, linewidth=1, label=words[name])
+    steps, losses = series(log, "val_loss")
+    ax.plot([0, *steps], [result["before"], *losses], "o-", color="#d94801", markersize=4, label="held-out text")
+    for key, style, words in (
+        ("uniform", ":", "all characters alike, ln V ="),
+        ("unigram", "--", "knowing their frequencies,"),
+    ):
+        label = f"{words} {result[key]:.2f}"
+        ax.axhline(result[key], color="#666666", linestyle=style, linewidth=1, label=label)
     ax.set(xlabel="step", ylabel="loss, nats per character", title=f"Loss of {run.name}")
     ax.set_ylim(bottom=0)
     ax.legend(frameon=False)
@@ -64,12 +70,12 @@ def plot_loss(run, log):
     figure.savefig(run / "loss.png")
 
 
-def plot_gradients(run, log):
+def plot_gradients(run):
     """Gradient norm per layer before clipping, from the input (dark) to the output (light)."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
-    steps, norms = series(log, "layer_grad_norms")
+    steps, norms = series(read_log(run), "layer_grad_norms")
     layers = sorted(norms[0], key=depth)
     figure = Figure(figsize=(8, 4.5), layout="constrained", dpi=120)
     ax = figure.subplots()
@@ -173,13 +179,12 @@ def main(argv=None):
     parser.add_argument("run", type=Path, help="the directory of a run")
     run = parser.parse_args(argv).run
     try:
-        log = read_log(run)
-        if not any("train_loss" in line for line in log):
+        if not read_log(run):
             raise ValueError(f"{run}: nothing is logged yet")
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    plot_loss(run, log)
-    plot_gradients(run, log)
+    plot_loss(run)
+    plot_gradients(run)
     plot_attention(run)
     plot_film(run)
     animate(run)

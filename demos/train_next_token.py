@@ -390,13 +390,9 @@ def main(argv=None):
     try:
         if run.step == 0:
             run.start()
-            start = {
-                "step": 0,
-                "val_loss": run.held_out_loss(s.eval_iters),
-                "uniform": uniform,
-                "unigram": unigram,
-            }
-            run.write("log.jsonl", json.dumps(start) + "\n")
+            before = {"before": run.held_out_loss(s.eval_iters), "uniform": uniform, "unigram": unigram}
+            run.write("result.json", json.dumps(before) + "\n")
+            run.write("log.jsonl", "")
             run.watch()
             run.save()
             print(f"\nbefore training it writes:\n{textwrap.indent(run.sample(), '    ')}\n")
@@ -424,9 +420,10 @@ def main(argv=None):
     print(f"    {loss:.3f}   this model" + (f" (expected: {expected} or less)" if expected else ""))
     print(f"    {unigram:.3f}   knowing how frequent each character is (unigram entropy)")
     print(f"    {uniform:.3f}   knowing nothing: ln V = ln {V}")
-    run.write("result.json", json.dumps({"step": run.step, "val_loss": loss, "batches": FINAL_EVAL_ITERS}) + "\n")
+    result = plot_run.read_result(run.directory) | {"step": run.step, "val_loss": loss}
+    run.write("result.json", json.dumps(result) + "\n")
     run.model.save_pretrained(run.directory / "pretrained", run.tokenizer)
-    plot_run.plot_loss(run.directory, plot_run.read_log(run.directory))
+    plot_run.plot_loss(run.directory)
     plot_run.plot_attention(run.directory)
     print(f"\n{time.perf_counter() - began:.0f} s in all. In {run.directory}:")
     print("    loss.png, attention.png, samples.txt, log.jsonl, checkpoint/")

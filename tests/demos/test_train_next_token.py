@@ -78,9 +78,11 @@ def test_the_run_directory_holds_all_there_is_to_know(finished):
     config = json.loads((finished / "config.json").read_text())
     assert config["n_embd"] == 8 and config["dropout"] == 0.2 and config["grad_accumulation"] == 2
     log = plot_run.read_log(finished)
-    assert [line["step"] for line in log] == list(range(13))
-    assert {line["step"] for line in log if "val_loss" in line} == {0, 5, 10, 12}
-    assert all({"train_loss", "lr", "grad_norm", "tokens_per_s"} <= set(line) for line in log[1:])
+    assert [line["step"] for line in log] == list(range(1, 13))
+    assert {line["step"] for line in log if "val_loss" in line} == {5, 10, 12}
+    assert all({"train_loss", "lr", "grad_norm", "tokens_per_s"} <= set(line) for line in log)
+    result = plot_run.read_result(finished)
+    assert result["val_loss"] < result["before"] < result["uniform"] + 0.5
     samples = (finished / "samples.txt").read_text()
     assert "after 0 updates" in samples and "after 12 updates" in samples
     assert {p.suffix for p in (finished / "checkpoint").iterdir()} == {".json", ".safetensors"}
@@ -89,7 +91,7 @@ def test_the_run_directory_holds_all_there_is_to_know(finished):
 
 
 def test_the_schedule_is_the_one_asked_for(finished):
-    rates = [line["lr"] for line in plot_run.read_log(finished)[1:]]
+    rates = [line["lr"] for line in plot_run.read_log(finished)]
     assert rates[2] == max(rates) == 2e-3 and rates[0] == pytest.approx(2e-3 / 3)
 
 
@@ -168,7 +170,7 @@ def test_a_stopped_run_that_is_resumed_is_the_run_that_never_stopped(text, tmp_p
 def test_a_finished_run_can_be_made_longer(text, tmp_path):
     run = train(text, tmp_path / "run")
     demo.main(["--resume", str(run), "--max-iters", "15"])
-    assert [line["step"] for line in plot_run.read_log(run)] == list(range(16))
+    assert [line["step"] for line in plot_run.read_log(run)] == list(range(1, 16))
     assert json.loads((run / "config.json").read_text())["max_iters"] == 15
 
 
