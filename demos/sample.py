@@ -24,9 +24,7 @@ def load_model(run):
         model, tokenizer = GPT(GPTConfig(**saved["config"])), CharTokenizer(saved["tokenizer"])
         model.load_state_dict(saved["model"]["parameters"])
     except KeyError as missing:
-        raise ValueError(
-            f"{run}: this checkpoint holds no {missing}; it is not one of train_next_token.py"
-        ) from None
+        raise ValueError(f"{run}: this checkpoint holds no {missing}; it is not one of train_next_token.py") from None
     return model, tokenizer
 
 
@@ -39,20 +37,14 @@ def main(argv=None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument(
-        "--checkpoint", type=Path, required=True, metavar="RUN", help="the directory of a run"
-    )
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="RUN", help="the directory of a run")
     parser.add_argument("--prompt", default="", metavar="TEXT", help="what to continue")
-    parser.add_argument(
-        "--tokens", type=int, default=500, metavar="N", help="characters to write (default: 500)"
-    )
+    parser.add_argument("--tokens", type=int, default=500, metavar="N", help="characters to write (default: 500)")
     parser.add_argument(
         "--temperature", type=float, default=0.8, metavar="X",
         help="below 1 safer, above 1 wilder, 0 always the likeliest (default: 0.8)",
     )  # fmt: skip
-    parser.add_argument(
-        "--top-k", type=int, metavar="K", help="draw from the K likeliest only (default: all)"
-    )
+    parser.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest only (default: all)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the draws (default: 0)")
     args = parser.parse_args(argv)
     prompt = normalize_newlines(args.prompt)

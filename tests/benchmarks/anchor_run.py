@@ -95,14 +95,10 @@ WHO = {"ours": ours, "pytorch": pytorch}
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", type=Path, help="the plays, as one UTF-8 file")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="how many seeds (default: 3)")
-    parser.add_argument(
-        "--preset", default="shakespeare", help="what this project runs (default: shakespeare)"
-    )
+    parser.add_argument("--preset", default="shakespeare", help="what this project runs (default: shakespeare)")
     parser.add_argument("--only", choices=WHO, help="run one of the two")
     parser.add_argument("--child", type=int, metavar="SEED", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -40,6 +40,4 @@ def test_two_ranks_give_the_losses_of_one_with_the_joint_batch():
 
 def test_a_batch_that_cannot_be_shared_is_refused():
     refused = run(2, "--batch-size", "5")
-    assert (
-        refused.returncode != 0 and "--batch-size 5 can't be shared equally by 2 processes" in refused.stderr
-    )
+    assert refused.returncode != 0 and "--batch-size 5 can't be shared equally by 2 processes" in refused.stderr

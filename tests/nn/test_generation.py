@@ -156,8 +156,6 @@ def test_the_cost_of_a_token_does_not_grow_with_the_square_of_the_context():
     with no_grad():
         model(np.zeros(block, int))
     anew = time.perf_counter() - began
-    print(
-        f"token 40: {early * 1e3:.2f} ms, token {block - 20}: {late * 1e3:.2f} ms, anew: {anew * 1e3:.1f} ms"
-    )
+    print(f"token 40: {early * 1e3:.2f} ms, token {block - 20}: {late * 1e3:.2f} ms, anew: {anew * 1e3:.1f} ms")
     assert late < 4 * early  # 12 times the context
     assert late < anew / 4

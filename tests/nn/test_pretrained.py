@@ -91,9 +91,7 @@ def test_another_model_than_gpt2_is_refused(tmp_path, rng, changes, message):
 def test_an_untied_output_layer_is_refused(tmp_path, rng):
     random_gpt(rng).save_pretrained(tmp_path)
     arrays = tensors.load_file(tmp_path / "model.safetensors")
-    tensors.save_file(
-        arrays | {"lm_head.weight": arrays["transformer.wte.weight"] + 1}, tmp_path / "model.safetensors"
-    )
+    tensors.save_file(arrays | {"lm_head.weight": arrays["transformer.wte.weight"] + 1}, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match=r"lm_head\.weight differs"):
         GPT.from_pretrained(tmp_path)
 
