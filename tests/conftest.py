@@ -16,9 +16,7 @@ import pytest
 os.environ["MPLBACKEND"] = "agg"  # before anything imports matplotlib: figures go to files, never to a window
 
 # Programs that a test starts find this checkout, whether or not it is installed.
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
-)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
@@ -31,6 +29,19 @@ MISSING = re.compile(r"could not import|not installed|not found|missing|needs|re
 def rng() -> np.random.Generator:
     """A fresh generator with the same seed for every test."""
     return np.random.default_rng(0)
+
+
+@pytest.fixture
+def own_operations():
+    """Operations that a test declares are gone after it, so that no other test meets them."""
+    from tinygrad_attn import PRIMITIVES, Tensor
+
+    before, methods = dict(PRIMITIVES), set(vars(Tensor))
+    yield
+    for name in set(vars(Tensor)) - methods:
+        delattr(Tensor, name)
+    PRIMITIVES.clear()
+    PRIMITIVES.update(before)
 
 
 def pytest_addoption(parser):

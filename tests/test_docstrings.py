@@ -1,4 +1,4 @@
-"""Every example in a docstring and in the README runs and prints what it says.
+"""Every example in a docstring runs and prints what it says.
 
 In an example `np` is NumPy and `ta` is this package.
 """
@@ -7,7 +7,6 @@ import doctest
 import importlib
 import pkgutil
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ import tinygrad_attn as ta
 from tinygrad_attn.autograd import PRIMITIVES
 
 NAMES = {"np": np, "ta": ta}
-README = Path(__file__).parents[1] / "README.md"
 NUMBER = re.compile(r" *(-?\d+\.\d*(?:e[-+]\d+)?) *")
 
 
@@ -34,8 +32,6 @@ def examples():
     finder = doctest.DocTestFinder(exclude_empty=True)
     for info in pkgutil.walk_packages(ta.__path__, "tinygrad_attn."):
         yield from finder.find(importlib.import_module(info.name), extraglobs=NAMES)
-    text = README.read_text(encoding="utf-8")
-    yield doctest.DocTestParser().get_doctest(text, NAMES, "README.md", str(README), 0)
 
 
 EXAMPLES = [example for example in examples() if example.examples]
