@@ -25,7 +25,7 @@ def load_model(run):
         model.load_state_dict(saved["model"]["parameters"])
     except KeyError as missing:
         raise ValueError(f"{run}: this checkpoint holds no {missing}; it is not one of train_next_token.py") from None
-    return model, tokenizer
+    return model.eval(), tokenizer
 
 
 def start_of_text(tokenizer):

@@ -105,7 +105,7 @@ def test_the_checkpoint_alone_is_enough_to_sample(finished, capsys):
 
 def test_the_model_is_left_in_gpt_2_s_layout_too(finished):
     model, _ = sample.load_model(finished)
-    exported = GPT.from_pretrained(finished / "pretrained")
+    exported = GPT.from_pretrained(finished / "pretrained").eval()
     assert np.array_equal(exported([1, 2, 3])[0].data, model([1, 2, 3])[0].data)
 
 

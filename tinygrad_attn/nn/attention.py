@@ -168,8 +168,8 @@ class KeyValueCache:
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Add those of new tokens, (B, H, new, d), and give all of them, (B, H, T + new, d)."""
-        self.k = k if self.k is None else concatenate([self.k, k], axis=-2)
-        self.v = v if self.v is None else concatenate([self.v, v], axis=-2)
+        self.k = k if self.k is None else concatenate([self.k, k], -2)
+        self.v = v if self.v is None else concatenate([self.v, v], -2)
         return self.k, self.v
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -196,8 +196,9 @@ class GPT(Module):
         sees the last `block_size` tokens, in evaluation mode, and builds no graph. An empty prompt is a
         ValueError.
         """
-        drawn = self.stream(ids, max_new_tokens, temperature=temperature, top_k=top_k, rng=rng)
-        return np.concatenate([ids, *drawn], axis=-1)
+        with self.evaluating():
+            drawn = self.stream(ids, max_new_tokens, temperature=temperature, top_k=top_k, rng=rng)
+            return np.concatenate([ids, *drawn], axis=-1)
 
     def stream(
         self,
@@ -230,9 +231,10 @@ class GPT(Module):
         top_k: int | None,
         rng: np.random.Generator | None,
     ) -> Iterator[np.ndarray]:
-        past = [KeyValueCache() for _ in self.h]
+        past, modules = [KeyValueCache() for _ in self.h], [module for _, module in self.named_modules()]
         for _ in range(max_new_tokens):
-            with no_grad(), self.evaluating():
+            training = any(module.training for module in modules)  # it may have been switched between two tokens
+            with no_grad(), self.evaluating() if training else nullcontext():
                 if ids.shape[-1] <= self.config.block_size:
                     with self.remembering(past):
                         logits, _ = self(ids[..., len(past[0]) :])  # (B, new) -> (B, new, V)
