@@ -634,6 +634,27 @@ def test_two_graphs_lock_one_array_until_both_are_gone():
     x.data[0] = 5
 
 
+def test_views_and_detached_tensors_are_locked_with_the_array_whose_memory_they_share():
+    x, w = T([1.0, 2.0]), T([1.0])
+    part = x.detach()[:1]
+    first, second = (x * x).sum(), (part * w).sum()
+    first.backward()
+    for array in (x.data, part.data):  # the second graph still needs the memory of both
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 5
+    second.backward()
+    assert w.grad.tolist() == [1]
+    part.data[0] = 5
+    assert x.data[0] == 5
+
+    data = ta.Tensor(np.arange(6.0).reshape(3, 2))
+    y = (data[1] * T([1.0, 1.0])).sum()
+    with pytest.raises(ValueError, match="read-only"):
+        data.data[1] = 0
+    y.backward()
+    data.data[1] = 0
+
+
 def test_replacing_data_that_a_graph_needs_is_refused_too():
     x = T([1.0, 2.0])
     y = (x * x).sum()

@@ -142,16 +142,20 @@ class scope:
 
 
 class Lock:
-    """Keeps an array read-only while some graph holds this object: writing raises at the writing line."""
+    """Keeps an array and its views read-only while some graph holds this object: writing raises at the writing line."""
 
-    __slots__ = ("__weakref__", "array")
+    __slots__ = ("__weakref__", "arrays")
+    alive: ClassVar[dict[int, weakref.ref[Lock]]] = {}  # by the array that owns the memory
 
-    def __init__(self, array: Array) -> None:
-        self.array = array
-        array.setflags(False)
+    def __init__(self, owner: Array) -> None:
+        self.arrays = [owner]
+        owner.setflags(False)
+        self.alive[id(owner)] = weakref.ref(self)
 
     def __del__(self) -> None:
-        self.array.setflags(True)
+        del self.alive[id(self.arrays[0])]
+        for array in self.arrays:  # the owner comes first: a view is writeable only if its owner is
+            array.setflags(True)
 
 
 class Node:
@@ -181,9 +185,16 @@ class Node:
     def _hold(self) -> Lock | None:
         """The lock that a graph keeps while it needs this leaf's array."""
         lock = self._lock() if self._lock is not None else None
-        if lock is None and self._data.flags.writeable:
-            lock = Lock(self._data)
-            self._lock = weakref.ref(lock)
+        if lock is None:
+            array, base = self._data, self._data.base
+            owner = base if base.__class__ is np.ndarray else array
+            reference = Lock.alive.get(id(owner))
+            lock = reference() if reference is not None else Lock(owner) if owner.flags.writeable else None
+            if lock is not None:
+                if array is not owner and array.flags.writeable:
+                    array.setflags(False)
+                    lock.arrays.append(array)
+                self._lock = weakref.ref(lock)
         return lock
 
 
