@@ -254,13 +254,13 @@ _GELU = 1.5957691216057308  # 2 sqrt(2 / pi)
 _GELU_CUBIC = 0.044715
 
 
-def _gelu_gate(x: Array, square: Array) -> Array:
+def _gelu_gate(x: Array) -> Array:
     with np.errstate(over="ignore"):  # an infinite cube gives the right gate, 0 or 1
-        return sigmoid.of(x * (_GELU + _GELU * _GELU_CUBIC * square))
+        return sigmoid.of(x * (_GELU + _GELU * _GELU_CUBIC * (x * x)))
 
 
-@primitive()
-def gelu(x: Array) -> Array:
+@primitive(saves=_gelu_gate)
+def gelu(x: Array, saved: Array) -> Array:
     """GPT-2's GELU, the tanh form: ``x * (1 + tanh(sqrt(2/pi) (x + 0.044715 x**3))) / 2``.
 
     Written with ``(1 + tanh(u)) / 2 = sigmoid(2 u)``, which does not cancel for negative ``x``.
@@ -269,20 +269,16 @@ def gelu(x: Array) -> Array:
     >>> ta.gelu(ta.Tensor([0.0, 1.0])).numpy().round(4)
     array([0.    , 0.8412], dtype=float32)
     """
-    with np.errstate(over="ignore"):
-        return x * _gelu_gate(x, x * x)
+    return x * saved
 
 
-def _gelu_rule(g: Array, out: Array, x: Array) -> Array:
-    with np.errstate(over="ignore"):
-        square = x * x
-        gate = _gelu_gate(x, square)
-        # beyond |x| = 30 the gate is exactly 0 or 1: the cap only keeps infinity out of 0 * infinity
-        slope = _GELU + 3 * _GELU * _GELU_CUBIC * np.minimum(square, 900)
-        return g * (gate + x * (gate * (1 - gate)) * slope)
+def _gelu_rule(g: Array, out: Array, x: Array, gate: Array) -> Array:
+    # beyond |x| = 30 the gate is exactly 0 or 1: the cap only keeps infinity out of 0 * infinity
+    slope = _GELU + 3 * _GELU * _GELU_CUBIC * np.minimum(x * x, 900)
+    return g * (gate + x * (gate * (1 - gate)) * slope)
 
 
-gelu.gradients(x=_gelu_rule)
+gelu.gradients(x=np.errstate(over="ignore")(_gelu_rule))
 
 
 @primitive(numpy=np.maximum, promotes=True)

@@ -77,6 +77,22 @@ def dot(a: Array, b: Array) -> Array:
     return matmul(a, b)
 
 
+@primitive(numpy=np.vecdot, method=None)
+def vecdot(a: Array, b: Array) -> Array:
+    """The sum of ``a * b`` over the last axis, without the product in memory.
+
+    >>> np.vecdot(ta.Tensor([1.0, 2.0]), ta.Tensor([3.0, 4.0]))
+    Tensor(11.)
+    """
+    return np.vecdot(a, b)
+
+
+vecdot.gradients(
+    a=lambda g, out, a, b: np.expand_dims(g, -1) * b,
+    b=lambda g, out, a, b: np.expand_dims(g, -1) * a,
+)
+
+
 @primitive(method=None, variadic=True)
 def _einsum(operands: Sequence[Array], subscripts: str) -> Array:
     return np.einsum(subscripts, *operands, optimize=len(operands) > 2)
