@@ -21,11 +21,13 @@ from typing import Any
 from ..backward import Backward, trace_backward
 from ..dot import DEFAULTS, Options, ladder_picture
 from ..drawing import DotNotFound, Drawing, LayoutTimeout, write
+from ..trace import trace
 from .data import Collector
 
 SCRIPTS = ("strings.js", "cells.js", "axes.js", "matrix.js", "ladder.js", "timeline.js", "card.js", "player.js")
 LANGUAGES = ("en", "zh")
 LARGE = 60  # boxes: a larger drawing is not what the page opens with
+LONGEST = 10.0  # seconds for the layout of one drawing
 RATIO = "1.05"  # height to width of the pane that shows a drawing, whose space the rows then use
 LARGEST = 400  # boxes: a larger drawing is left out where a collapsed one shows the whole
 
@@ -91,17 +93,17 @@ def explain(
     """
     if language is not None and language not in LANGUAGES:
         raise ValueError(f"explain: language is one of {LANGUAGES} or None, not {language!r}")
+    count = len(trace(loss).nodes)
+    if max_nodes is not None and count > max_nodes:
+        raise ValueError(
+            f"explain: {count:,} values are too many to step through (max_nodes={max_nodes}). Explain a smaller input,"
+            " fewer layers or a part of the graph (one block), or draw it collapsed: draw_backward(..., depth=1)"
+        )
     backward = trace_backward(loss, wrt, names=names)
     if not backward.steps:
         raise RuntimeError(
             "explain: the loss does not depend on anything that requires gradients, so there is no backward pass to"
             " play; create a leaf with requires_grad=True, and check that it was not computed under no_grad()"
-        )
-    count = len(backward.forward.nodes)
-    if max_nodes is not None and count > max_nodes:
-        raise ValueError(
-            f"explain: {count:,} values are too many to step through (max_nodes={max_nodes}). Explain a smaller input,"
-            " fewer layers or a part of the graph (one block), or draw it collapsed: draw_backward(..., depth=1)"
         )
     collected = Collector(backward, max_values)
     loss_node = backward.forward.nodes[backward.forward.outputs[0]]
@@ -130,15 +132,8 @@ def drawings(backward: Backward, depth: int | None) -> dict[str, Any]:
     ladders: list[str] = []
     level = 0
     for limit in [*range(1, deepest), None]:
-        options: Options = {
-            **DEFAULTS,
-            "depth": limit,
-            "max_nodes": None,
-            "legend": False,
-            "show_shapes": False,
-            "show_formulas": False,
-        }
-        picture = ladder_picture(backward, options)
+        bare: Options = {"legend": False, "show_shapes": False, "show_formulas": False}
+        picture = ladder_picture(backward, {**DEFAULTS, **bare, "depth": limit, "max_nodes": None})
         picture.attributes["ratio"] = RATIO
         picture.attributes.pop("label", None)  # remarks for a picture that stands alone
         for box in picture.boxes:
@@ -146,7 +141,7 @@ def drawings(backward: Backward, depth: int | None) -> dict[str, Any]:
         if len(picture.boxes) > LARGEST and ladders:
             break
         try:
-            ladders.append(Drawing(picture.text(), timeout=20).pipe("svg", encoding="utf-8"))
+            ladders.append(Drawing(picture.text(), timeout=LONGEST).pipe("svg", encoding="utf-8"))
         except (DotNotFound, LayoutTimeout):
             break
         if (limit or deepest) <= depth if depth is not None else len(picture.boxes) <= LARGE:

@@ -12,7 +12,7 @@ const STRINGS = {
     zoomIn: "Zoom in", zoomOut: "Zoom out", fit: "Fit to window", open: "Open modules", collapse: "Collapse modules",
     checks: "Numeric check on or off", checksShort: "check", numbers: "Numbers or colours", numbersShort: "numbers",
     toolbar: "View", transport: "Player", ladder: "Graph: forward on the left, backward on the right", timeline: "Step",
-    noDrawing: "Drawn as a list: the program dot of Graphviz was not found when this page was written.",
+    noDrawing: "Shown as a list: Graphviz was not found when this page was written, or its layout took too long.",
 
     drawing_forward: "forward", drawing_backward: "backward", drawing_parameter: "parameter", drawing_leaf: "leaf",
     drawing_input: "input", drawing_constant: "constant", drawing_operations: "{count} operations",
@@ -101,7 +101,7 @@ const STRINGS = {
     zoomIn: "放大", zoomOut: "缩小", fit: "适应窗口", open: "展开模块", collapse: "折叠模块",
     checks: "显示或隐藏数值检验", checksShort: "检验", numbers: "数字或颜色", numbersShort: "数字",
     toolbar: "视图", transport: "播放器", ladder: "计算图：左边前向，右边反向", timeline: "步骤",
-    noDrawing: "以列表显示：写出本页时没有找到 Graphviz 的 dot 程序。",
+    noDrawing: "以列表显示：写出本页时没有找到 Graphviz，或者排版用时太长。",
 
     drawing_forward: "前向", drawing_backward: "反向", drawing_parameter: "参数", drawing_leaf: "叶子",
     drawing_input: "输入", drawing_constant: "常量", drawing_operations: "{count} 个运算",
