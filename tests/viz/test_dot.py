@@ -314,3 +314,20 @@ def test_pure_and_plain_dot_show_the_same(monkeypatch, ladder):
 
 def test_the_layout_program_is_found_on_this_machine():
     assert layout_program()[0]
+
+
+@needs_dot
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_forward_pass_is_on_the_left(bias):
+    layer = ta.nn.Linear(2, 2, bias=bias, rng=np.random.default_rng(0))
+    picture = Rendered(draw_backward((layer(leaf("x")).tanh() ** 2).mean()))
+    start = {
+        c.find(SVG + "title").text: float(re.search(r"M(-?[\d.]+)", c.find(SVG + "path").get("d"))[1])
+        for c in picture.clusters
+    }
+    assert start["cluster_forward"] < start["cluster_backward"]
+
+
+def test_a_formula_with_a_repeated_part_is_not_folded_into_another():
+    x, t = leaf("x"), leaf("t")
+    assert ", where" not in draw_backward((((x.tanh() * 2.0 - t) ** 2).mean()).named("loss"), x).source

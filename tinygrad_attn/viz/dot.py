@@ -303,6 +303,7 @@ def ladder_picture(backward: Backward, options: Options) -> Picture:
         {"rankdir": options["rankdir"], "nodesep": "0.3", **legend(boxes, options["legend"], notes, lines)},
         ladder.rows(),
         [*forward.siblings(), *ladder.siblings()],
+        [(forward.home[step.target] or "", ladder.home[step.id]) for step in backward.steps[:1]],
     )
 
 
@@ -351,12 +352,12 @@ class _Ladder:
         return folded
 
     def _reads_well(self, user: int, inside: set[int]) -> bool:
-        if len(self.forward.written_out(user).text("math")) > FOLD_FORWARD:
-            return False
         if any(step.role == "unbroadcast" and step.target in inside for step in self.steps):
             return False
         affected = [step for i in (user, *inside) for step in self.steps_of.get(i, ())]
-        return all(len(self.composed(step).text("math")) <= FOLD_BACKWARD for step in affected)
+        formulas = [(self.composed(step).text("math"), FOLD_BACKWARD) for step in affected]
+        formulas.append((self.forward.written_out(user).text("math"), FOLD_FORWARD))
+        return all(len(text) <= most and ", where" not in text for text, most in formulas)
 
     def composed(self, step: Step) -> Symbol:
         """The formula of a step, with values and gradients written out that have no box of their own."""

@@ -20,9 +20,9 @@ GREY, BLUE, RED = "#5f6b7a", "#2c4a6e", "#b3261e"
 
 # kind -> (shape, fill, border, explanation); shape, border and word tell kinds apart without colour
 STYLES = {
-    "parameter": ("box3d", "#fff0c9", "#9a6700", "parameter: trained"),
+    "parameter": ("rect", "#fff0c9", "#9a6700", "parameter: trained"),
     "leaf": ("tab", "#ffe3d0", "#a84300", "leaf: wants a gradient"),
-    "input": ("cds", "#e2f2dc", "#2e7d32", "input: no gradient"),
+    "input": ("component", "#e2f2dc", "#2e7d32", "input: no gradient"),
     "constant": ("note", "#eeeeee", "#777777", "constant"),
     "operation": ("box", "#ffffff", BLUE, "operation"),
     "output": ("box", "#dce9fb", BLUE, "output"),
@@ -57,6 +57,7 @@ class Picture:
     attributes: dict[str, str]
     rows: Iterable[tuple[str, ...]] = ()  # boxes at the same height
     ordered: Iterable[tuple[str, ...]] = ()  # the same, from left to right
+    apart: Iterable[tuple[str, str]] = ()  # two boxes whose clusters stand left and right
 
     def text(self) -> str:
         """The DOT text. Edges stand at top level: inside a cluster they would pull boxes into it."""
@@ -75,6 +76,10 @@ class Picture:
         lines += self._cluster((), inside)
         lines += [f"  {{rank=same; {'; '.join(row)}}}" for row in self.rows]
         lines += [f"  {{rank=same; {' -> '.join(row)} [style=invis]}}" for row in self.ordered]
+        for left, right in self.apart:  # order between clusters is only kept by what hangs below them
+            lines += [f"  {end} [shape=point style=invis width=0 height=0]" for end in ("left", "right")]
+            lines += ["  {rank=same; left -> right [style=invis]}"]
+            lines += [f"  {a} -> {b} [style=invis weight=0]" for a, b in ((left, "left"), (right, "right"))]
         lines += [_statement(f"{source} -> {target}", attributes) for source, target, attributes in self.edges]
         return "\n".join([*lines, "}\n"])
 
@@ -91,8 +96,8 @@ class Picture:
 def _attributes(box: Box) -> dict[str, str]:
     shape, fill, border, _ = STYLES[box.kind]
     style = {"box": "filled,rounded", "note": "filled,dashed"}.get(shape, "filled")
-    twice = {"peripheries": "2"} if box.kind in ("output", "module") else {}
-    look = {"shape": shape, "style": style, "fillcolor": fill, "color": border, **twice}
+    marks = {"parameter": {"penwidth": "2"}, "output": {"peripheries": "2"}, "module": {"peripheries": "2"}}
+    look = {"shape": shape, "style": style, "fillcolor": fill, "color": border, **marks.get(box.kind, {})}
     classes = " ".join((box.kind, *box.classes))
     return {"label": f"<{box.label}>", **look, "class": classes, "tooltip": visible(box.tooltip) or " "}
 
