@@ -144,10 +144,7 @@ class _Forward:
 
     def __init__(self, trace: Trace, options: Options) -> None:
         self.trace, self.options = trace, options
-        self.chains: dict[int | None, list[int]] = {
-            None: [],
-            **{m.id: trace.module_chain(m.id) for m in trace.modules},
-        }
+        self.chains: dict[int | None, list[int]] = {None: [], **{m.id: trace.module_chain(m.id) for m in trace.modules}}
         self.depth = options["depth"] if options["depth"] is not None else self._fitting_depth()
         self.home = {n.id: self._home(n, self.depth) for n in trace.nodes}
         self.calls = {int(home[1:]) for home in self.home.values() if home and home[0] == "m"}

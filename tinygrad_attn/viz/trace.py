@@ -9,7 +9,7 @@ operand's number is always smaller than its user's and the same computation gets
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
@@ -92,11 +92,9 @@ class Trace:
     outputs: tuple[int, ...]
 
     @property
-    def edges(self) -> Iterator[Edge]:
+    def edges(self) -> tuple[Edge, ...]:
         """Every use of a value, in recording order; an operand used twice gives two edges."""
-        for node in self.nodes:
-            for position, source in enumerate(node.operands):
-                yield Edge(source, node.id, position)
+        return tuple(Edge(source, n.id, i) for n in self.nodes for i, source in enumerate(n.operands))
 
     def module_chain(self, module: int | None) -> list[int]:
         """The enclosing module calls from the outermost to `module` itself.
