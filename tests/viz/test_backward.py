@@ -158,3 +158,18 @@ def test_the_backward_pass_of_a_backward_pass_is_traced_too():
     assert list(backward.steps[backward.gradients[0]].tensor.numpy()) == [6.0, 12.0]
     made = {node for step in backward.steps for node in step.recorded}
     assert made and all(backward.graph.nodes[i].tensor.index > slope.index for i in made)
+
+
+def test_a_rule_that_needs_numbers_is_named_instead_of_printed():
+    @ta.primitive(method=None)
+    def halved_if_large(x):
+        return x / 2 if x.sum() > 1 else x
+
+    try:
+        halved_if_large.gradients(x=lambda g, out, x: g / 2 if x.sum().item() > 1 else g)
+        x = ta.Tensor([1.0, 2.0], requires_grad=True, name="x")
+        step = trace_backward(halved_if_large(x).sum().named("loss")).steps[-1]
+        assert step.formula == "rule of halved_if_large(dhalved_if_large, halved_if_large, x)"
+        assert list(step.tensor.numpy()) == [0.5, 0.5]
+    finally:
+        del ta.PRIMITIVES["halved_if_large"]

@@ -158,6 +158,9 @@ class _Reader:
             if isinstance(argument, Operand) and argument.id in self.on_path:
                 yield position, argument.id
 
+    def operand_data(self, node: Node) -> Iterator[tuple[int, np.ndarray]]:
+        return ((i, self.forward.nodes[source].tensor.data) for i, source in self.contributions(node))
+
     def contribution(self, source: int, index: int, count: int) -> tuple[Tensor, list[Tensor]]:
         """Contribution number `index` of `count` to the gradient of `source`, and the running sums of all."""
         total, sums, parts = self.total[source], [], []
@@ -172,7 +175,12 @@ class _Reader:
         op, incoming = node.tensor.op, [self.named_gradient(n) for n in self.results(node)]
         assert op is not None
         out = None if op.many else Symbol.named(node.name, node.tensor.data, node.id)
-        return rule_formulas(op, incoming if op.many else incoming[0], out, symbols(self.forward, node))
+        args = symbols(self.forward, node)
+        try:
+            return rule_formulas(op, incoming if op.many else incoming[0], out, args)
+        except (TypeError, ValueError, IndexError, AttributeError):  # it asks for numbers, so it has no formula
+            parts = (*incoming, *([out] if out is not None else ()), *args)
+            return {i: Symbol(f"rule of {op.name}", parts, {}, source) for i, source in self.operand_data(node)}
 
     def results(self, node: Node) -> list[Node]:
         """The values whose gradients the rules of `node` take: its own, or those of its parts."""

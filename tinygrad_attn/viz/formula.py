@@ -267,6 +267,8 @@ def _apply(name: str, function: Callable[..., Any], args: tuple[Any, ...], keywo
     if isinstance(like, (tuple, list)) and any(isinstance(x, np.ndarray) for x in like):
         whole = Symbol(name, tuple(args), keywords, like[0])
         return tuple(Symbol("getitem", (whole, i), {}, x) for i, x in enumerate(like))
+    if isinstance(like, (float, bool, complex)) or name in ("item", "tolist"):
+        raise TypeError(f"the rule asks for numbers ({name}), and a name has none")
     return like  # a question about shape or dtype, answered
 
 
