@@ -9,11 +9,9 @@ from tinygrad_attn.viz.trace import Operand
 
 
 def attention():
-    """The chapter's three tokens through causal self-attention, in float64."""
-    X = ta.Tensor(np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), requires_grad=True, name="X")
+    """The chapter's three tokens through causal self-attention."""
+    X = ta.Tensor(np.array([[1, 0], [0, 1], [1, 1]], np.float32), requires_grad=True, name="X")
     layer = ta.nn.SelfAttention(2, causal=True, rng=np.random.default_rng(0))
-    for parameter in layer.parameters():
-        parameter.data = parameter.data.astype(np.float64)
     return X, layer, (layer(X) ** 2).sum().named("loss")
 
 

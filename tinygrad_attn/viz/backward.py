@@ -123,8 +123,8 @@ class _Reader:
         self.forward, self.path, self.total, self.seed = forward, path, total, seed
         self.on_path = {n.id for n in path}
         loss = forward.nodes[forward.outputs[0]]
-        names = [(f"d{n.name}", total[n.id]) for n in path if n.id in total]
-        self.graph = trace(list(total.values()), names=[*names, (f"d{loss.name}", seed)])
+        self.names = [(f"d{n.name}", total[n.id]) for n in path if n.id in total] + [(f"d{loss.name}", seed)]
+        self.graph = trace(list(total.values()))
         self.number = {id(n.tensor): n.id for n in self.graph.nodes}
         self.of_rule: dict[tuple[int, int], list[int]] = {}
         for n in recorded_nodes(forward, self.graph):
@@ -150,7 +150,9 @@ class _Reader:
                 mine.append(self.rule(node, position, target, rules[position], name, result))
                 if len(mine) == count:
                     self.gradients[source] = self.accumulate(target, mine, sums) if count > 1 else mine[0]
-        return Backward(self.forward, self.graph, tuple(self.steps), self.gradients)
+        names = [*((s.name, s.tensor) for s in self.steps), *self.names]  # where one value has two, the whole's
+        graph = trace([n.tensor for n in self.graph.nodes if n.is_output], names=names)
+        return Backward(self.forward, graph, tuple(self.steps), self.gradients)
 
     def contributions(self, node: Node) -> Iterator[tuple[int, int]]:
         """(argument position, forward node) of each gradient that the rules of `node` give, in order."""
