@@ -240,7 +240,7 @@ def test_a_large_graph_opens_with_its_modules_collapsed():
     data = read(page)
     assert len(page.html.encode()) < 3_000_000
     assert 0 <= data["level"] < len(data["ladders"]) - 1
-    assert explain(loss, names=model, depth=1).html != page.html
+    assert explain(loss, names=model, depth=2).html != page.html
 
 
 def test_a_loss_that_is_not_finite_is_played_all_the_same():

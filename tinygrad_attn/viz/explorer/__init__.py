@@ -26,7 +26,7 @@ from .data import Collector
 
 SCRIPTS = ("strings.js", "cells.js", "axes.js", "matrix.js", "ladder.js", "timeline.js", "card.js", "player.js")
 LANGUAGES = ("en", "zh")
-LARGE = 60  # boxes: a larger drawing is not what the page opens with
+LARGE = 50  # boxes: a larger drawing is not what the page opens with
 LONGEST = 10.0  # seconds for the layout of one drawing
 RATIO = "1.05"  # height to width of the pane that shows a drawing, whose space the rows then use
 LARGEST = 400  # boxes: a larger drawing is left out where a collapsed one shows the whole

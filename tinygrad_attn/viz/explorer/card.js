@@ -76,7 +76,8 @@ class Card {
     const { step, player } = this;
     if (step.kind !== "op" && step.kind !== "rule") return this.text(`say_${step.kind}`);
     const op = step.kind === "rule" ? this.tensor(step.rule).op : this.result.op;
-    const family = MOVING.has(op) && !player.language.has(`say_${op}`) ? "move" : op;
+    const same = { square: "power", vecdot: "matmul" }[op] ?? op;
+    const family = MOVING.has(op) && !player.language.has(`say_${op}`) ? "move" : same;
     const ending = step.kind === "rule" ? "_back" : "";
     const key = player.language.has(`say_${family}`) ? `say_${family}` : "say_elementwise";
     return key === "say_elementwise" && !ELEMENTWISE.has(op) ? "" : this.text(key + ending);
@@ -193,6 +194,7 @@ class Card {
     const index = this.result.unravel(flat);
     const tree = this.explainer.explain(this.result, index);
     const read = cellsRead(tree);
+    for (const part of this.step.parts ?? []) read.set(this.tensor(part), new Set([flat])); // all that has arrived so far
     for (const matrix of this.matrices) {
       const own = matrix.tensor === this.result || (matrix.tensor.index === twin && matrix.tensor.size === this.result.size);
       matrix.mark(matrix === this.main ? null : read.get(matrix.tensor) ?? null, own ? flat : null);

@@ -100,6 +100,7 @@ class CellExplainer {
     if (tensor.map !== undefined || tensor.moved) return this.move(tensor, index, args);
     if (tensor.lands) return this.landed(tensor, index, args[0]);
     if (op === "matmul") return this.matmul(index, args);
+    if (op === "vecdot") return this.rowDot(index, args);
     if (op === "softmax" || op === "log_softmax") return this.softmax(tensor, index);
     if (op === "masked_fill") return this.maskedFill(tensor, index);
     if (op === "where") return this.where(index, args);
@@ -187,6 +188,11 @@ class CellExplainer {
         this.operand(b, vector.right ? [k] : [...batch(right), k, column]),
       ],
     }));
+  }
+
+  rowDot(index, args) { // Σ a·b over the last axis
+    const width = this.tensors[args[0].t].shape.at(-1);
+    return this.sum(width, (k) => ({ operator: "·", terms: args.map((a) => this.operand(a, this.stretch(a, [...index, k]))) }));
   }
 
   reduce(tensor, index) {
@@ -324,16 +330,17 @@ function writeTree(tree, mode, digits = 3) {
   const number = (value, exact) => (exact && Number.isInteger(value) ? String(value).replace("-", "−") : formatNumber(value, digits));
 
   const write = (node, strength) => { // in brackets if it binds less strongly than its surroundings ask
+    const name = (tensor) => (mode === "symbols" ? { tensor, text: tensor.name } : tensor.name);
     if (node.ref) {
-      if (mode === "symbols") return [{ tensor: node.ref, text: node.ref.name }, node.index.length ? `[${node.ref.label(node.index)}]` : ""];
+      if (mode === "symbols") return [name(node.ref), node.index.length ? `[${node.ref.label(node.index)}]` : ""];
       const values = node.ref.values;
       if (!values) return ["·"];
       return bracket(number(values[node.ref.flat(node.index)]), strength);
     }
-    if (node.hidden) return [{ tensor: node.hidden, text: node.hidden.name }, "[…]"];
+    if (node.hidden) return [name(node.hidden), "[…]"];
     if (node.name && mode === "symbols") return [node.name];
     if ("number" in node) return bracket(number(node.number, node.exact || Number.isInteger(node.number)), strength);
-    if (node.whole) return [`${node.whole}(`, ...join(node.tensors.map((t) => [{ tensor: t, text: t.name }]), ", "), ")"];
+    if (node.whole) return [`${node.whole}(`, ...join(node.tensors.map((t) => [name(t)]), ", "), ")"];
     if (node.call) {
       if (node.call === "sqrt") return ["√", ...write(node.terms[0], 4)];
       return [`${node.call}(`, ...join(shorten(node.terms.map((t) => write(t, 0))), ", "), ")"];

@@ -223,14 +223,14 @@ class Collector:
         return list(found)
 
     def _linked(self, expression: Symbol, gradients: Mapping[str, int], reads: Sequence[int]) -> str:
-        """The formula with "⟦3⟧" for the name of tensor 3; a value that is only a transpose is shown as one."""
+        """The formula with "⟦3⟧" for the name of tensor 3; transposes and splits are shown as such."""
 
         def link(leaf: Symbol) -> Symbol | None:
             if leaf.node is None:
                 index = gradients.get(leaf.args[0])
             else:
                 node = self.forward.nodes[leaf.node]
-                if node.name.endswith("ᵀ") and not node.named:
+                if node.dtype == "tuple" or (node.name.endswith("ᵀ") and not node.named):
                     return substitute(expression_of(self.forward, node), link)
                 index = self.number.get(id(node.tensor))
             return None if index is None else Symbol.named(f"⟦{index}⟧", leaf.like, leaf.node)

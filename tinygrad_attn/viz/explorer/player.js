@@ -168,9 +168,10 @@ class Player {
   // ---- choices
 
   setSlice(key, index) {
-    this.slice.set(key, index);
     this.cell = null;
-    this.show();
+    this.slice.set(key, index);
+    const result = this.tensors[this.step.tensor];
+    this.show(result.shape.slice(0, -2).some((_, axis) => axisKey(result, axis) === key)); // an operand's own axis moves alone
   }
 
   setLevel(level) {
@@ -206,10 +207,10 @@ class Player {
 
   // ---- showing
 
-  show() {
+  show(follow = true) {
     const { step } = this;
     const result = this.tensors[step.tensor];
-    this.followSlice(result);
+    if (follow) this.followSlice(result);
     const lane = this.language.text(step.lane === "forward" ? "laneForward" : "laneBackward");
     this.card.show(step);
     this.spoken = this.language.text("spoken", { n: this.at + 1, total: this.steps.length, lane, name: result.name, what: this.card.what(step) });
@@ -225,11 +226,20 @@ class Player {
     this.ladder.mark(new Set([step.tensor]), lit, (index) => this.stepOf(index) <= this.at);
   }
 
-  /** A cell from the address may lie in another slice than the one shown. */
+  /** Turns the slices to the selected cell, and those of the operands to what the result's slice was made from. */
   followSlice(tensor) {
-    if (this.cell === null || this.cell >= tensor.size) return;
-    const index = tensor.unravel(this.cell);
-    tensor.shape.slice(0, -2).forEach((n, axis) => { if (n > 1) this.slice.set(axisKey(tensor, axis), index[axis]); });
+    const leading = (t) => t.shape.slice(0, -2).map((n, axis) => ({ n, axis, key: axisKey(t, axis) }));
+    const turn = (t, flat, taken) => {
+      const index = t.unravel(flat);
+      for (const { n, axis, key } of leading(t)) if (n > 1 && !taken.has(key)) this.slice.set(key, index[axis]);
+    };
+    if (this.cell !== null && this.cell < tensor.size) turn(tensor, this.cell, new Set());
+    const own = leading(tensor);
+    const first = own.reduce((flat, { n, axis, key }) => flat + Math.min(this.slice.get(key) ?? 0, n - 1) * tensor.strides[axis], 0);
+    const read = cellsRead(this.card.explainer.explain(tensor, tensor.unravel(this.cell ?? first)));
+    for (const [operand, cells] of read) {
+      if (cells !== "all") turn(operand, Math.min(...cells), new Set(own.map(({ key }) => key)));
+    }
   }
 
   /** Which cells of a tensor a mask took out: in the masked value, in the softmax of it, and in their gradients. */
