@@ -143,7 +143,7 @@ class SelfAttention(Module):
         V = (x @ self.W_V).named("V")  # (..., T, d_model) @ (d_model, d_k) -> (..., T, d_k)
         scores = Q @ K.mT  # (..., T, d_k) @ (..., d_k, T) -> (..., T, T)
         if self.scale:
-            scores = scores / Tensor(np.float64(math.sqrt(d_k)), name="√d")
+            scores = scores / Tensor(math.sqrt(d_k), dtype=scores.dtype, name="√d")
         scores = masked = scores.named("scores")
         blocked = _blocked(mask, scores.shape, self.causal)
         if blocked is not None:
