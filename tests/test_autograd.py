@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tinygrad_attn as ta
-from tinygrad_attn import autograd
+from tinygrad_attn import autograd, modes
 from tinygrad_attn.autograd import PRIMITIVES, Primitive
 
 
@@ -566,7 +566,7 @@ def test_a_tensor_is_the_node_of_the_graph():
 
 def test_scope_and_origin_are_recorded():
     x = T([1.0, 2.0])
-    with autograd.scope("", "Block"), autograd.scope("attn", "SelfAttention"):
+    with modes.scope("", "Block"), modes.scope("attn", "SelfAttention"):
         y = x * x
     assert (y.scope.name, y.scope.kind, y.scope.parent.kind, y.scope.parent.parent) == (
         "attn",

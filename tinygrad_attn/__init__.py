@@ -6,18 +6,16 @@ from importlib import import_module
 from typing import Any
 
 from . import ops as ops
+from .anomaly import detect_anomaly as detect_anomaly
 from .autograd import (
     PRIMITIVES as PRIMITIVES,
     Primitive as Primitive,
     derived as derived,
-    detect_anomaly as detect_anomaly,
-    enable_grad as enable_grad,
     grad as grad,
-    is_grad_enabled as is_grad_enabled,
-    no_grad as no_grad,
     primitive as primitive,
 )
 from .gradcheck import GradcheckError as GradcheckError, gradcheck as gradcheck
+from .modes import enable_grad as enable_grad, is_grad_enabled as is_grad_enabled, no_grad as no_grad
 from .ops.elementwise import (
     abs as abs,
     add as add,

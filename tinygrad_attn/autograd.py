@@ -14,28 +14,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ContextDecorator
 from itertools import count
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
+from .modes import Scope, enable_grad, no_grad, state
+
 Array = Any  # an ndarray, a Tensor or a named placeholder: rules are duck-typed
 Rule = Callable[..., Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class Scope(NamedTuple):
-    """One call of a module: its name in its parent, its class and the call that encloses it."""
-
-    name: str
-    kind: str
-    parent: Scope | None
 
 
 class Origin(NamedTuple):
@@ -50,95 +41,7 @@ class Origin(NamedTuple):
     position: int
 
 
-class _Mode:
-    """What is switched on."""
-
-    __slots__ = ("anomaly", "origin", "recording", "scope")
-
-    def __init__(self) -> None:
-        self.recording = True
-        self.anomaly = False
-        self.scope: Scope | None = None
-        self.origin: Origin | None = None
-
-
-class _State(threading.local):
-    """The mode of the thread that asks."""
-
-    def __init__(self) -> None:
-        self.mode = _Mode()
-
-
-state = _State()
 _numbers = count(1)
-
-
-class _Switch(ContextDecorator):
-    """Sets one field of the mode for a ``with`` block or a decorated function, and may be nested."""
-
-    field: ClassVar[str]
-    value: ClassVar[Any]
-
-    def __init__(self) -> None:
-        self._before: list[Any] = []
-
-    def __enter__(self) -> None:
-        self._before.append(getattr(state.mode, self.field))
-        setattr(state.mode, self.field, self.value)
-
-    def __exit__(self, *_: object) -> None:
-        setattr(state.mode, self.field, self._before.pop())
-
-
-class no_grad(_Switch):
-    """Record nothing inside: as ``with no_grad():`` or as the decorator ``@no_grad()``.
-
-    >>> import tinygrad_attn as ta
-    >>> w = ta.Tensor([1.0], requires_grad=True)
-    >>> with ta.no_grad():
-    ...     print((w * 2).requires_grad)
-    False
-    """
-
-    field, value = "recording", False
-
-
-class enable_grad(_Switch):
-    """Record again inside a `no_grad` block; a context manager and a decorator like it."""
-
-    field, value = "recording", True
-
-
-class detect_anomaly(_Switch):
-    """Raise where the first non-finite value appears, in forward or backward: a debugging mode, and slow.
-
-    The error is a FloatingPointError and names the operation, the shapes of its inputs and the source line
-    that called it.  A NaN always raises; an infinity raises unless the inputs held one already, so that
-    masking with minus infinity is no anomaly.
-    """
-
-    field, value = "anomaly", True
-
-
-def is_grad_enabled() -> bool:
-    """Whether operations are being recorded in this thread."""
-    return state.mode.recording
-
-
-class scope:
-    """``with scope(name, kind):`` marks what is recorded inside as belonging to one call of a module."""
-
-    __slots__ = ("_before", "_entry")
-
-    def __init__(self, name: str, kind: str) -> None:
-        self._before = state.mode.scope
-        self._entry = Scope(name, kind, self._before)
-
-    def __enter__(self) -> None:
-        state.mode.scope = self._entry
-
-    def __exit__(self, *_: object) -> None:
-        state.mode.scope = self._before
 
 
 class Lock:
@@ -172,7 +75,7 @@ class Node:
     _lock: weakref.ref[Lock] | None  # on a leaf's array, while some graph needs it
     _locks: list[Lock] | None  # those that this value's operation holds on its arguments
     _saved: Any  # what the forward kept for the rules
-    _source: str  # the user's line, under detect_anomaly
+    _source: str  # the user's line, where a watcher asked for it
     args: tuple[Any, ...] | None
     index: int
     name: str | None
@@ -336,43 +239,40 @@ class Primitive:
         return kind(f"{self.name}: cannot take shapes {shapes}{given}: {error}{remedy}")
 
 
-def primitive(
-    *, numpy: Any = (), method: str | None = "", operators: Sequence[str] = (), **options: Any
-) -> Callable[[Callable[..., Any]], Primitive]:
-    """Declare an operation: the function, the Tensor's method and operators, and the NumPy names, at once."""
-
-    def declare(forward: Callable[..., Any]) -> Primitive:
-        op = Primitive(forward, **options)
-        PRIMITIVES[op.name] = op
-        attach(op, op.name, numpy=numpy, method=method, operators=operators)
-        return op
-
-    return declare
-
-
 def derived(
     *, numpy: Any = (), method: str | None = "", operators: Sequence[str] = ()
 ) -> Callable[[Function], Function]:
-    """Declare a function written in terms of operations: it needs no rule and gets the same names."""
+    """Give a function its NumPy names, its method (None: no method) and its operators.
+
+    A function written in terms of operations needs no more: its gradient follows from theirs.
+    """
 
     def declare(function: Function) -> Function:
-        attach(function, function.__name__, numpy=numpy, method=method, operators=operators)
+        for name in numpy if isinstance(numpy, tuple) else (numpy,):
+            NUMPY[name] = function
+        if method is not None:
+            setattr(Node.result_type, method or function.__name__, _method(function))
+        for operator in operators:
+            setattr(Node.result_type, f"__{operator}__", _operator(function, reflected=False))
+            if operator in ("add", "sub", "mul", "truediv", "pow", "matmul"):
+                setattr(Node.result_type, f"__r{operator}__", _operator(function, reflected=True))
+                setattr(Node.result_type, f"__i{operator}__", _in_place(function))
         return function
 
     return declare
 
 
-def attach(op: Any, name: str, *, numpy: Any, method: str | None, operators: Sequence[str]) -> None:
-    """Give ``op`` its NumPy names, its method (None for no method) and its operators."""
-    for function in numpy if isinstance(numpy, tuple) else (numpy,):
-        NUMPY[function] = op
-    if method is not None:
-        setattr(Node.result_type, method or name, _method(op))
-    for operator in operators:
-        setattr(Node.result_type, f"__{operator}__", _operator(op, reflected=False))
-        if operator in ("add", "sub", "mul", "truediv", "pow", "matmul"):
-            setattr(Node.result_type, f"__r{operator}__", _operator(op, reflected=True))
-            setattr(Node.result_type, f"__i{operator}__", _in_place(op))
+def primitive(
+    *, numpy: Any = (), method: str | None = "", operators: Sequence[str] = (), **options: Any
+) -> Callable[[Callable[..., Any]], Primitive]:
+    """Declare an operation: the function, the Tensor's method and operators, and the NumPy names, at once."""
+    names = derived(numpy=numpy, method=method, operators=operators)
+
+    def declare(forward: Callable[..., Any]) -> Primitive:
+        op = PRIMITIVES[forward.__name__] = Primitive(forward, **options)
+        return names(op)
+
+    return declare
 
 
 def _method(op: Any) -> Callable[..., Any]:
@@ -399,48 +299,18 @@ def _operator(op: Any, *, reflected: bool) -> Callable[..., Any]:
     return operator
 
 
-def _in_place(op: Primitive) -> Callable[..., Any]:
+def _in_place(op: Any) -> Callable[..., Any]:
     """``w -= step``: a leaf that wants gradients keeps its identity, and is only written to under `no_grad`."""
 
     def operator(self: Node, other: Any) -> Any:
         if self.op is not None or not self._requires_grad:
             return op(self, other)
         if state.mode.recording:
-            raise RuntimeError(f"{op.name}: a leaf that requires gradients is changed in place only under no_grad()")
+            raise RuntimeError(f"{op.__name__}: a leaf that requires gradients changes in place only under no_grad()")
         self._data[...] = op(self, other)._data
         return self
 
     return operator
-
-
-def _check_finite(op: Primitive, values: Iterable[Any], out: Any, source: str, what: str) -> None:
-    """Anomaly mode: NaN is always one, an infinity only where no input held one."""
-    arrays = list(out) if isinstance(out, tuple | list) else [out]
-    inputs = [v for v in values if _is_float(v)]
-    if any(np.isnan(a).any() for a in arrays):
-        bad = "NaN"
-    elif any(np.isinf(a).any() for a in arrays) and not any(np.isinf(v).any() for v in inputs):
-        bad = "an infinity"
-    else:
-        return
-    shapes = ", ".join(str(np.shape(v)) for v in inputs)
-    raise FloatingPointError(f"{op.name}: {bad} in the {what}, from inputs of shape {shapes}; made at {source}")
-
-
-def _is_float(value: Any) -> bool:
-    return isinstance(value, (float, np.ndarray, np.generic)) and np.asarray(value).dtype.kind == "f"
-
-
-_HERE = __file__.rpartition("autograd")[0]
-
-
-def _users_line() -> str:
-    """``file:line`` of the code outside this package and NumPy that is running now."""
-    frame = sys._getframe(1)
-    numpy = np.__file__.rpartition("__init__")[0]
-    while frame.f_back and frame.f_code.co_filename.startswith((_HERE, numpy)):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
@@ -481,9 +351,8 @@ def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
     if out.__class__ is not np.ndarray:
         out = tuple(out) if op.many else np.asarray(out)
     node: Node = constant(out)
-    if mode.anomaly:
-        node._source = _users_line()
-        _check_finite(op, values, out, node._source, "result")
+    if mode.watch is not None:
+        mode.watch(node, op, values, out, "result")
     if not wanted:
         return node
     node._requires_grad = True
@@ -600,8 +469,8 @@ def _walk(
             data = a._data
             if c.shape != data.shape or c.dtype is not data.dtype:
                 c = _fit(c, node, a, create_graph)
-            if mode.anomaly:
-                _check_backward(node, g, c)
+            if mode.watch is not None:
+                mode.watch(node, op, [g, *values], c, "gradient")
             have = gradients.get(a)
             if have is None:
                 gradients[a] = c
@@ -659,14 +528,6 @@ def _fit(c: Array, node: Node, a: Node, create_graph: bool) -> Array:
             state.mode.origin = Origin(a, "cast", -1)
         c = c.astype(dtype)
     return c
-
-
-def _check_backward(node: Node, g: Array, c: Array) -> None:
-    assert node.op is not None and node.args is not None
-    incoming = g if isinstance(g, list) else [g]
-    values = [a._data if isinstance(a, Node) else a for a in (*incoming, *node.args)]
-    outgoing = c._data if isinstance(c, Node) else c
-    _check_finite(node.op, values, outgoing, getattr(node, "_source", "an unknown line"), "gradient")
 
 
 def _seed(output: Any, gradient: Any, create_graph: bool) -> Any:

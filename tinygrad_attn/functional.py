@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .autograd import enable_grad, grad, is_grad_enabled
+from .autograd import grad
+from .modes import enable_grad, is_grad_enabled
 from .ops.shape import stack
 from .tensor import Tensor
 

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from .autograd import enable_grad, grad
+from .autograd import grad
+from .modes import enable_grad
 from .tensor import Tensor
 
 EXHAUSTIVE = 1000  # inputs with more elements than this are checked along random directions,

@@ -15,6 +15,7 @@ import numpy as np
 
 from . import autograd
 from .autograd import NUMPY, Array, Node, constant
+from .modes import is_grad_enabled
 
 if TYPE_CHECKING:
     from numpy.lib.mixins import NDArrayOperatorsMixin as Operators
@@ -232,7 +233,7 @@ class Tensor(Node, Operators):
             return NotImplemented
         if out is not None:  # an array is written: x -= lr * gradient
             tracked = any(isinstance(a, Node) and a._requires_grad for a in inputs)
-            if any(isinstance(a, Node) for a in out) or (tracked and autograd.is_grad_enabled()):
+            if any(isinstance(a, Node) for a in out) or (tracked and is_grad_enabled()):
                 raise TypeError(f"{ufunc.__name__}: out= would lose the graph; detach() the tensors first")
             return ufunc(*(a._data if isinstance(a, Node) else a for a in inputs), out=out, **kwargs)
         return _dispatch(ufunc, inputs, kwargs)

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from tinygrad_attn.autograd import no_grad
+from tinygrad_attn import no_grad
 from tinygrad_attn.nn import GPT, GPTConfig, KeyValueCache, token_probabilities
 from tinygrad_attn.tensor import Tensor
 

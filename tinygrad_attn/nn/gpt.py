@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..autograd import no_grad
+from ..modes import no_grad
 from ..ops.nn import cross_entropy
 from ..tensor import Tensor
 from .attention import KeyValueCache, Mask, MultiHeadAttention

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from .. import autograd
+from ..modes import scope
 from ..tensor import Tensor
 
 Kind = TypeVar("Kind")
@@ -60,7 +60,7 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """`forward`, inside a scope that tells recorded operations which module call they belong to."""
-        with autograd.scope(self._name, type(self).__name__):
+        with scope(self._name, type(self).__name__):
             return self.forward(*args, **kwargs)
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -20,7 +20,7 @@ from ..nn import Module as NNModule, Parameter
 from ..tensor import Tensor
 
 if TYPE_CHECKING:
-    from ..autograd import Scope
+    from ..modes import Scope
 
 Kind = Literal["parameter", "leaf", "input", "constant", "operation"]
 
