@@ -101,9 +101,9 @@ class Node:
         return lock
 
 
-def constant(data: Array) -> Any:
-    """A Tensor around an array that nobody else writes to, with no history."""
-    node: Node = object.__new__(Node.result_type)
+def constant(data: Array, node: Any = None) -> Any:
+    """A Tensor around an array that nobody else writes to, with no history (or ``node``, made into one)."""
+    node = object.__new__(Node.result_type) if node is None else node
     node._data = data
     node._requires_grad = node._retains_grad = False
     node._grad = node.name = node.op = node.args = node._saved = None

@@ -53,11 +53,7 @@ class Tensor(Node, Operators):
     __slots__ = ()
 
     def __init__(self, data: Any, *, requires_grad: bool = False, dtype: Any = None, name: str | None = None) -> None:
-        self._data = _as_array(data, dtype)
-        self._requires_grad = self._retains_grad = False
-        self._grad = self.op = self.args = self._saved = None
-        self._lock = self._locks = self.scope = self.origin = None
-        self.index = 0
+        constant(_as_array(data, dtype), self)
         self.name = name
         self.requires_grad = requires_grad
 
