@@ -26,7 +26,7 @@ def the_mask(rng: np.random.Generator, T: int = 32) -> None:
     heading(
         "Why a mask?",
         "Without it a language model reads the answer off the next token instead of predicting it: the",
-        "loss in training falls, and where nothing comes after, as in writing, it has learned nothing.",
+        "loss in training falls, but in writing, where nothing comes after yet, there is nothing to read off.",
     )
     text = ta.data.python_manual()
     tokenizer = ta.data.CharTokenizer.fit(text)
@@ -38,8 +38,8 @@ def the_mask(rng: np.random.Generator, T: int = 32) -> None:
         config = ta.nn.GPTConfig(block_size=T, vocab_size=len(tokenizer), n_layer=1, n_head=4, n_embd=64)
         model = ta.nn.GPT(config, rng=rng)
         model.h[0].attn.causal = causal
-        sample = ta.data.Batches(ids[:-20_000], T, 16, rng)
-        losses = train(model, lambda model=model, sample=sample: model(*next(sample))[1], 400, lr=0.003)
+        sample = ta.data.Batches(ids[:-20_000], T, 8, rng)
+        losses = train(model, lambda model=model, sample=sample: model(*next(sample))[1], 450, lr=0.003)
         trained[name] = float(np.mean(losses[-20:]))
         with ta.no_grad():
             writing[name] = ta.cross_entropy(model(x)[0][:, -1], y[:, -1]).item()  # the last has nothing after it
