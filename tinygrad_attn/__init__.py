@@ -102,3 +102,10 @@ def __getattr__(name: str) -> Any:
     value = getattr(loaded, attribute) if attribute else loaded
     globals()[name] = value
     return value
+
+
+def _shown_in_a_notebook(tensor: Tensor) -> str:
+    return str(import_module(".viz.notebook", __name__).tensor_html(tensor))
+
+
+Tensor._repr_html_ = _shown_in_a_notebook  # type: ignore[attr-defined]  # the core knows of no pictures

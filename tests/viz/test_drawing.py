@@ -180,3 +180,10 @@ def test_a_notebook_shows_a_tensor_and_a_module():
     assert "min … mean … max" in tensor_html(ta.Tensor(np.arange(1000.0)))
     table = module_html(ta.nn.Linear(2, 3))
     assert "9 parameters" in table and "f32[2,3]" in table
+    assert x._repr_html_() == tensor_html(x)
+    assert ta.nn.Linear(2, 3)._repr_html_() == table
+
+
+def test_importing_the_package_loads_no_pictures():
+    script = "import sys, tinygrad_attn; assert not {m for m in sys.modules if 'viz' in m or 'graphviz' in m}"
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(ta.__file__).parents[1])

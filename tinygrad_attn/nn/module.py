@@ -196,6 +196,12 @@ class Module:
                 lines += f"{name}: {module!r}".splitlines()
         return "\n  ".join(lines)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the parameters with their types."""
+        from ..viz.notebook import module_html
+
+        return module_html(self)
+
 
 def _find(kind: type[Kind], owner: object, path: str, seen: set[int]) -> Iterator[tuple[str, Kind]]:
     """(path, object) for every object of this kind below an owner, once, parents first."""
