@@ -235,12 +235,12 @@ class _Forward:
         return list(edges.values())
 
     def siblings(self) -> list[tuple[str, ...]]:
-        """Boxes made alike from the same value at the same depth (Q, K and V), which stand side by side."""
+        """Named values made alike from the same value at the same depth (Q, K and V): side by side."""
         level: dict[int, int] = {}
         groups: dict[Any, list[str]] = {}
         for node in self.trace.nodes:
             level[node.id] = 1 + max((level[i] for i in node.operands), default=0)
-            if (key := self.home[node.id]) == f"n{node.id}" and len(node.operands) > 1:
+            if (key := self.home[node.id]) == f"n{node.id}" and node.named and len(node.operands) > 1:
                 groups.setdefault((node.op, node.operands[0], node.module, level[node.id]), []).append(key)
         return [tuple(group) for group in groups.values() if len(group) > 1]
 
