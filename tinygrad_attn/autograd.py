@@ -148,6 +148,7 @@ class Primitive:
         self.signature = inspect.Signature(parameters)
         self.params = tuple(p.name for p in parameters)
         self.defaults = tuple(p.default for p in parameters)
+        self.required = self.defaults.count(inspect.Parameter.empty)
         self.operands: tuple[int, ...] = () if variadic else (0,)
         self.rules: dict[str, Rule] = {}
         self.by_position: tuple[Any, ...] = ()
@@ -193,7 +194,9 @@ class Primitive:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments in order, operands lifted to Tensors; scalars stay scalars, which are weak."""
-        if kwargs or len(args) != len(self.params):
+        if not kwargs and self.required <= len(args) <= len(self.params):
+            args += self.defaults[len(args) :]
+        else:
             try:
                 given = self.signature.bind(*args, **kwargs)
             except TypeError as error:

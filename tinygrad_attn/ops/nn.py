@@ -137,7 +137,7 @@ cross_entropy.gradients(logits=_cross_entropy_rule)
 def _standardized(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array]:
     n = x.shape[-1]
     centred = x - x.sum(-1, keepdims=True) / n  # sum / n, since NumPy's mean costs three times as much here
-    scale = 1 / np.sqrt(np.expand_dims(np.vecdot(centred, centred), -1) / n + eps)
+    scale = 1 / np.sqrt(np.vecdot(centred, centred)[..., None] / n + eps)
     return centred * scale, scale
 
 
@@ -165,7 +165,7 @@ def _layer_norm_rule(
     normal, scale = saved
     dn = g if weight is None else g * weight
     n = x.shape[-1]
-    dx = scale * (dn - dn.sum(-1, keepdims=True) / n - normal * (np.expand_dims(np.vecdot(dn, normal), -1) / n))
+    dx = scale * (dn - dn.sum(-1, keepdims=True) / n - normal * (np.vecdot(dn, normal)[..., None] / n))
     return dx, g * normal, g
 
 
