@@ -216,7 +216,7 @@ class MultiHeadAttention(Module):
         """
         _check_tokens("MultiHeadAttention", x.shape, self.c_proj.weight.shape[0])
         qkv = split_heads(self.c_attn(x), 3 * self.n_head)  # (B, T, C) -> (B, T, 3C) -> (B, 3H, T, d)
-        q, k, v = split(qkv, 3, axis=1)  # (B, 3H, T, d) -> 3 of (B, H, T, d)
+        q, k, v = split(qkv, 3, 1)  # (B, 3H, T, d) -> 3 of (B, H, T, d)
         q, k, v = q.named("Q"), k.named("K"), v.named("V")
         if past is not None:
             k, v = past.append(k, v)  # (B, H, T, d) -> (B, H, past + T, d)
