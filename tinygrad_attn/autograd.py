@@ -336,7 +336,7 @@ def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
     if op.promotes:
         first, last = values[op.operands[0]], values[op.operands[-1]]
         if first.__class__ is last.__class__ and first.dtype is not last.dtype:
-            _promote(op, args, values)
+            args = _promote(op, args, values)
     try:
         saved = None
         if op.saves is not None:
@@ -373,16 +373,18 @@ def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
     return node
 
 
-def _promote(op: Primitive, args: Sequence[Any], values: list[Any]) -> None:
+def _promote(op: Primitive, args: tuple[Any, ...], values: list[Any]) -> tuple[Any, ...]:
     """Let integers and 0-d constants follow the dtype of the floats beside them, as scalars do."""
     arrays = [i for i in op.operands if isinstance(values[i], np.ndarray)]
     floats = [i for i in arrays if values[i].dtype.kind == "f"]
     strong = [i for i in floats if values[i].ndim or args[i]._requires_grad] or floats
-    if strong:
-        dtype = np.result_type(*(values[i].dtype for i in strong))
-        for i in arrays:
-            if i not in strong:
-                values[i] = values[i].astype(dtype)
+    given = list(args)
+    for i in arrays:
+        if strong and i not in strong:
+            values[i] = values[i].astype(np.result_type(*(values[j] for j in strong)))
+            given[i] = constant(values[i])  # the rules see what the forward saw
+            given[i].name = args[i].name
+    return tuple(given)
 
 
 # ----------------------------------------------------------------------------------------- the backward pass
