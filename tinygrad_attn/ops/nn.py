@@ -187,7 +187,7 @@ layer_norm.operands = (0, 1, 2)
 
 
 @derived()
-def dropout(x: Array, p: float = 0.5, *, rng: np.random.Generator, training: bool = True) -> Array:
+def dropout(x: Array, p: float = 0.5, *, rng: np.random.Generator | None = None, training: bool = True) -> Array:
     """Each element set to 0 with probability ``p`` and the others scaled by ``1 / (1 - p)``.
 
     With ``p = 0`` or outside training it is the identity and uses no random numbers.
@@ -199,6 +199,8 @@ def dropout(x: Array, p: float = 0.5, *, rng: np.random.Generator, training: boo
         raise ValueError(f"dropout: p is a probability between 0 and 1, got {p}")
     if p == 0 or not training:
         return x
+    if rng is None:
+        raise TypeError("dropout: needs something to draw from: give it rng=np.random.default_rng(seed)")
     keep = (rng.random(x.shape, dtype=np.float32) >= p) / np.asarray(1 - p or 1, x.dtype)
     return multiply(x, constant(keep.astype(x.dtype, copy=False)))
 
