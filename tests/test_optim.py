@@ -302,6 +302,23 @@ def test_clip_measures_gradients_whose_square_overflows():
     assert p.grad.dtype == np.float32
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("sizes", [[1e200, 1e200], [1e154, 1e154, 1e154]])
+def test_squares_beyond_float64_do_not_make_a_finite_gradient_infinite(sizes):
+    params = [T(0.0) for _ in sizes]
+    for p, size in zip(params, sizes):
+        p.grad = size
+    assert clip_grad_norm(params, 1.0) == pytest.approx(sizes[0] * math.sqrt(len(sizes)))
+    assert params[0].grad.item() == pytest.approx(1 / math.sqrt(len(sizes)))
+
+
+def test_one_tensor_is_one_parameter_to_clip():
+    p = T([0.0, 0.0])
+    p.grad = [3.0, 4.0]
+    assert clip_grad_norm(p, 1.0) == 5.0
+    assert np.allclose(p.grad.numpy(), [0.6, 0.8])
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_gradient_that_is_not_finite_names_its_parameter_and_changes_nothing(value):
     p, q = T(3.0), ta.Tensor(1.0, requires_grad=True, name="wild")

@@ -226,7 +226,7 @@ class AdamW(Optimizer):
         p -= g
 
 
-def clip_grad_norm(params: Iterable[Tensor], max_norm: float) -> float:
+def clip_grad_norm(params: Iterable[Tensor] | Tensor, max_norm: float) -> float:
     """Scale all gradients so that their joint 2-norm is at most `max_norm`; returns the norm before that.
 
     Parameters without a gradient are skipped and a tied parameter counts once. Raises ValueError if
@@ -240,19 +240,20 @@ def clip_grad_norm(params: Iterable[Tensor], max_norm: float) -> float:
     """
     if not max_norm > 0:
         raise ValueError(f"clip_grad_norm: max_norm must be positive, got {max_norm}")
+    params = [params] if isinstance(params, Tensor) else params  # its rows are not parameters
     owners = [p for p in {id(p): p for p in params}.values() if p.grad is not None]
     flat = [p.grad.data.reshape(-1) for p in owners if p.grad is not None]
     with np.errstate(over="ignore"):
-        squares = [float(np.dot(g, g)) for g in flat]
-    if not math.isfinite(math.fsum(squares)):  # overflowed in the gradient's own dtype, or really not finite
-        squares = [float(np.dot(g, g)) for g in (g.astype(np.float64) for g in flat)]
-    norm = math.sqrt(math.fsum(squares))
-    if not math.isfinite(norm):
-        bad = next(i for i, square in enumerate(squares) if not math.isfinite(square))
-        raise FloatingPointError(
-            f"clip_grad_norm: the gradient of {_describe(owners[bad])} is not finite; "
-            "run the step under ta.detect_anomaly() to find the operation"
-        )
+        norm = math.sqrt(sum(float(np.dot(g, g)) for g in flat))
+    if not math.isfinite(norm):  # the squares overflowed, or a gradient really is not finite
+        peaks = [float(np.abs(g).max(initial=0)) for g in flat]
+        for p, peak in zip(owners, peaks):
+            if not math.isfinite(peak):
+                raise FloatingPointError(
+                    f"clip_grad_norm: the gradient of {_describe(p)} is not finite; "
+                    "run the step under ta.detect_anomaly() to find the operation"
+                )
+        norm = max(peaks) * math.hypot(*(float(np.linalg.norm(g / np.float64(max(peaks)))) for g in flat))
     if norm > max_norm:
         for p in owners:
             assert p.grad is not None
