@@ -73,6 +73,11 @@ def test_numpy_numbers_become_python_numbers_and_nan_survives(tmp_path):
     assert back["loss"] == 1.5 and np.isnan(back["worst"]) and back["big"] == float("inf")
 
 
+def test_half_a_surrogate_pair_survives(tmp_path):
+    save(tmp_path, tokenizer=CharTokenizer("a\ud83d"))
+    assert load(tmp_path, tokenizer=CharTokenizer("a\ud83d"))["tokenizer"] == "a\ud83d"
+
+
 def test_the_directory_holds_one_safetensors_and_one_json_file_and_no_pickle(tmp_path):
     for step in range(3):
         save(tmp_path, step=step, w=np.full(3, float(step)))

@@ -57,7 +57,7 @@ def save(directory: str | Path, model: Module | None = None, optimizer: Optimize
         "sha256 of state": _digest(state),
         "state": state,
     }
-    text = json.dumps(manifest, ensure_ascii=False, indent=1).encode()
+    text = json.dumps(manifest, ensure_ascii=False, indent=1).encode(errors="surrogatepass")
     directory.mkdir(parents=True, exist_ok=True)
     try:
         _write(directory / arrays_name, blob)
