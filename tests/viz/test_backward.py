@@ -141,6 +141,12 @@ def test_C09_the_backward_pass_of_a_constant_is_empty():
     assert backward.steps == () and [n.name for n in backward.forward.nodes] == ["c"]
 
 
+def test_the_backward_pass_to_what_does_not_lead_to_the_loss_is_empty():
+    x, other = ta.Tensor([1.0, 2.0], requires_grad=True), ta.Tensor(1.0, requires_grad=True)
+    assert trace_backward((x * x).sum(), wrt=other).steps == ()
+    assert ta.viz.draw_backward((x * x).sum(), wrt=ta.Tensor(1.0)).source.count("->") == 2  # forward only
+
+
 def test_a_loss_that_is_no_single_number_needs_a_seed():
     x = ta.Tensor([1.0, 2.0], requires_grad=True, name="x")
     with pytest.raises(ValueError, match=r"loss has shape \(2,\).*gradient="):

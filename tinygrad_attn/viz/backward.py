@@ -99,9 +99,9 @@ def trace_backward(loss: Any, wrt: Any = None, *, gradient: Any = None, names: A
     (root,) = roots
     wanted, called = _wanted(wrt)
     forward = trace({given.get(id(root)) or root.name or "loss": root}, names=names if names is not None else called)
-    if not root.requires_grad:
-        return Backward(forward, Trace((), (), ()), (), {})
     path = _path(forward, wanted)
+    if not path:  # nothing that is wanted leads to the loss
+        return Backward(forward, Trace((), (), ()), (), {})
     seed_value = np.ones_like(root.data) if gradient is None and root.data.size == 1 else gradient
     if seed_value is None:
         raise ValueError(
