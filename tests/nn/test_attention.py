@@ -206,6 +206,14 @@ def test_both_paths_have_the_same_gradients(rng):
 # -- dropout --
 
 
+@pytest.mark.parametrize("return_weights", [False, True])
+def test_arrays_and_lists_are_taken_as_tensors(return_weights):
+    x = [[1.0, 0.0], [0.0, 1.0]]
+    result = scaled_dot_product_attention(x, np.array(x), ta.Tensor(x), causal=True, return_weights=return_weights)
+    out = result[0] if return_weights else result
+    assert_array_equal(out.numpy()[0], [1, 0])
+
+
 def test_dropout_on_the_weights_comes_from_the_generator(rng):
     q = ta.Tensor(rng.standard_normal((2, 50, 4)))
     eye = ta.Tensor(np.broadcast_to(np.eye(50), (2, 50, 50)))

@@ -80,6 +80,7 @@ def scaled_dot_product_attention(
     array([[1.  , 0.  ],
            [0.33, 0.67]], dtype=float32)
     """
+    q, k, v = (x if isinstance(x, Tensor) else Tensor(x) for x in (q, k, v))
     batch, d = q.shape[:-2], q.shape[-1:]
     if q.ndim < 2 or k.ndim < 2 or k.shape != (*batch, k.shape[-2], *d) or v.shape[:-1] != k.shape[:-1]:
         raise ValueError(
