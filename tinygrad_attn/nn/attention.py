@@ -6,7 +6,6 @@ Vaswani et al., "Attention Is All You Need", 2017, section 3.2.
 
 from __future__ import annotations
 
-import functools
 import math
 
 import numpy as np
@@ -15,8 +14,8 @@ from numpy.typing import ArrayLike
 from ..ops import nn as F
 from ..ops.shape import concatenate, split
 from ..tensor import Tensor
-from .layers import Dropout, Linear, drop, positive
-from .module import Module, Parameter, generator
+from .layers import Dropout, Linear, positive
+from .module import Module, Parameter, Rng, generator
 
 Mask = ArrayLike | Tensor
 
@@ -34,16 +33,10 @@ def causal_mask(Tq: int, Tk: int | None = None) -> np.ndarray:
     >>> ta.nn.causal_mask(1, 3)
     array([[False, False, False]])
     """
-    return _future(Tq, Tq if Tk is None else Tk).copy()
-
-
-@functools.lru_cache(maxsize=16)
-def _future(Tq: int, Tk: int) -> np.ndarray:
-    """`causal_mask`, made once per size and read-only."""
+    Tk = Tq if Tk is None else Tk
     if not 0 <= Tq <= Tk:
         raise ValueError(f"causal_mask: {Tq} queries on {Tk} keys, but each query must see a key: Tq <= Tk")
-    mask = ~np.tri(Tq, Tk, Tk - Tq, dtype=bool)
-    mask.setflags(write=False)
+    mask: np.ndarray = np.arange(Tk) > np.arange(Tk - Tq, Tk)[:, None]  # the key comes after the query
     return mask
 
 
@@ -56,7 +49,7 @@ def scaled_dot_product_attention(
     causal: bool = False,
     scale: float | None = None,
     dropout: float = 0.0,
-    rng: np.random.Generator | None = None,
+    rng: Rng = None,
     return_weights: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(q kᵀ * scale) v: (..., Tq, d), (..., Tk, d), (..., Tk, dv) -> (..., Tq, dv).
@@ -87,15 +80,13 @@ def scaled_dot_product_attention(
             "scaled_dot_product_attention: needs q (..., Tq, d), k (..., Tk, d), v (..., Tk, dv), "
             f"got q {q.shape}, k {k.shape}, v {v.shape}"
         )
-    if not 0 <= dropout <= 1:
-        raise ValueError(f"scaled_dot_product_attention: dropout is a probability, got {dropout}")
     scale = 1 / math.sqrt(d[0]) if scale is None else scale
     blocked = _blocked(mask, (*q.shape[:-1], k.shape[-2]), causal)
     if not (return_weights or dropout):
         out: Tensor = F.attention(q, k, v, blocked, scale)  # one operation, in blocks
         return out
     weights = F.attention_weights(q, k, blocked, scale).named("weights")  # (..., Tq, Tk)
-    out = drop(weights, dropout, rng) @ v  # (..., Tq, Tk) @ (..., Tk, dv) -> (..., Tq, dv)
+    out = F.dropout(weights, dropout, rng=rng) @ v  # (..., Tq, Tk) @ (..., Tk, dv) -> (..., Tq, dv)
     return (out, weights) if return_weights else out
 
 
@@ -116,13 +107,7 @@ class SelfAttention(Module):
     """
 
     def __init__(
-        self,
-        d_model: int,
-        d_k: int | None = None,
-        *,
-        causal: bool = False,
-        scale: bool = True,
-        rng: np.random.Generator | None = None,
+        self, d_model: int, d_k: int | None = None, *, causal: bool = False, scale: bool = True, rng: Rng = None
     ):
         d_k, rng = d_model if d_k is None else d_k, generator(rng)
         positive("SelfAttention", d_model=d_model, d_k=d_k)
@@ -144,12 +129,12 @@ class SelfAttention(Module):
         V = (x @ self.W_V).named("V")  # (..., T, d_model) @ (d_model, d_k) -> (..., T, d_k)
         scores = Q @ K.mT  # (..., T, d_k) @ (..., d_k, T) -> (..., T, T)
         if self.scale:
-            scores = scores / Tensor(math.sqrt(d_k), dtype=scores.dtype, name="√d")
-        scores = masked = scores.named("scores")
-        blocked = _blocked(mask, scores.shape, self.causal)
+            scores = scores / Tensor(math.sqrt(d_k), dtype=scores.dtype, name="√d")  # (..., T, T), as large for any d_k
+        scores.name = "scores"
+        blocked = _blocked(mask, scores.shape, self.causal)  # (T, T), or (B, 1, T), or (B, T, T)
         if blocked is not None:
-            masked = scores.masked_fill(blocked, -np.inf).named("masked")  # by selection, before the softmax
-        weights = masked.softmax(axis=-1).named("weights")  # each row (a query) sums to 1
+            scores = scores.masked_fill(blocked, -np.inf).named("masked")  # (..., T, T), before the softmax
+        weights = scores.softmax(axis=-1).named("weights")  # (..., T, T), each row (a query) sums to 1
         output = (weights @ V).named("output")  # (..., T, T) @ (..., T, d_k) -> (..., T, d_k)
         return (output, weights) if return_weights else output
 
@@ -193,23 +178,19 @@ class MultiHeadAttention(Module):
         causal: bool = True,
         dropout: float = 0.0,
         bias: bool = True,
-        rng: np.random.Generator | None = None,
+        rng: Rng = None,
     ):
         positive("MultiHeadAttention", d_model=d_model, n_head=n_head)
         if d_model % n_head:
             raise ValueError(f"MultiHeadAttention: {n_head} heads don't divide a width of {d_model}")
-        init = generator(rng)
-        self.c_attn = Linear(d_model, 3 * d_model, bias=bias, rng=init)
-        self.c_proj = Linear(d_model, d_model, bias=bias, rng=init)
+        rng = generator(rng)
+        self.c_attn = Linear(d_model, 3 * d_model, bias=bias, rng=rng)
+        self.c_proj = Linear(d_model, d_model, bias=bias, rng=rng)
         self.dropout = Dropout(dropout, rng=rng)
         self.n_head, self.causal = n_head, causal
 
     def forward(
-        self,
-        x: Tensor,
-        mask: Mask | None = None,
-        return_weights: bool = False,
-        past: KeyValueCache | None = None,
+        self, x: Tensor, mask: Mask | None = None, return_weights: bool = False, past: KeyValueCache | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
         """(B, T, C) -> (B, T, C), with `return_weights` also (B, H, T, T); or the same without B.
 
@@ -221,21 +202,13 @@ class MultiHeadAttention(Module):
         q, k, v = q.named("Q"), k.named("K"), v.named("V")
         if past is not None:
             k, v = past.append(k, v)  # (B, H, T, d) -> (B, H, past + T, d)
+        p, rng = self.dropout.p if self.training else 0.0, self.dropout.rng
         attended = scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            mask=mask,
-            causal=self.causal,
-            dropout=self.dropout.p if self.training else 0.0,
-            rng=self.dropout.rng,
-            return_weights=return_weights,
+            q, k, v, mask=mask, causal=self.causal, dropout=p, rng=rng, return_weights=return_weights
         )
-        out, weights = attended if isinstance(attended, tuple) else (attended, None)  # (B, H, T, d)
+        out, weights = attended if isinstance(attended, tuple) else (attended, None)  # (B, H, T, d), (B, H, T, T)
         y: Tensor = self.dropout(self.c_proj(merge_heads(out, x.shape)))  # (B, H, T, d) -> (B, T, C)
-        if weights is None:
-            return y
-        return y, (weights if x.ndim == 3 else weights[0])
+        return y if weights is None else (y, weights if x.ndim == 3 else weights[0])
 
     def describe(self) -> str:
         return f"{self.c_proj.weight.shape[0]}, n_head={self.n_head}, causal={self.causal}"
@@ -251,29 +224,28 @@ def split_heads(x: Tensor, n_head: int) -> Tensor:
            [4., 5.]])
     """
     B, (T, C) = (x.shape[0] if x.ndim == 3 else 1), x.shape[-2:]
-    heads: Tensor = x.reshape(B, T, n_head, C // n_head)  # (B, T, C) -> (B, T, H, d)
-    heads = heads.swapaxes(1, 2)  # (B, T, H, d) -> (B, H, T, d)
+    tokens = x.reshape(B, T, n_head, C // n_head)  # (B, T, C) -> (B, T, H, d)
+    heads: Tensor = tokens.swapaxes(1, 2)  # (B, T, H, d) -> (B, H, T, d)
     return heads
 
 
 def merge_heads(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """(B, H, T, d) -> `shape`, (B, T, C): undoes `split_heads`."""
-    merged: Tensor = x.swapaxes(1, 2).reshape(shape)  # (B, H, T, d) -> (B, T, H, d) -> (B, T, C)
-    return merged
+    tokens: Tensor = x.swapaxes(1, 2).reshape(shape)  # (B, H, T, d) -> (B, T, H, d) -> (B, T, C)
+    return tokens
 
 
 def _blocked(mask: Mask | None, scores: tuple[int, ...], causal: bool) -> np.ndarray | None:
     """What is blocked in scores of this shape (..., Tq, Tk), or None."""
-    blocked = None if mask is None else _aligned(mask, scores)
-    if not causal:
-        return blocked
-    future = _future(*scores[-2:])
-    return future if blocked is None else blocked | future
+    future = causal_mask(*scores[-2:]) if causal else None
+    if mask is None:
+        return future
+    blocked = _aligned(np.asarray(mask), scores)
+    return blocked if future is None else blocked | future
 
 
-def _aligned(mask: Mask, scores: tuple[int, ...]) -> np.ndarray:
+def _aligned(mask: np.ndarray, scores: tuple[int, ...]) -> np.ndarray:
     """The mask with axes that line up with those of the scores; never one that can be read in two ways."""
-    mask = np.asarray(mask.data if isinstance(mask, Tensor) else mask)
     if mask.dtype != bool:
         raise TypeError(
             f"attention: a mask is boolean and True means blocked, got {mask.dtype}; "

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..modes import no_grad
-from ..ops.nn import cross_entropy
+from ..ops.nn import cross_entropy, softmax
 from ..tensor import Tensor
 from .attention import KeyValueCache, Mask, MultiHeadAttention
-from .layers import MLP, Dropout, Embedding, LayerNorm
-from .module import Module, generator
+from .layers import MLP, Dropout, Embedding, LayerNorm, positive
+from .module import Module, Rng, generator
 
 if TYPE_CHECKING:
     from ..data import CharTokenizer
@@ -46,11 +46,10 @@ class GPTConfig:
     bias: bool = True  # in the Linears and the LayerNorms
 
     def __post_init__(self) -> None:
-        for name in [field.name for field in fields(self) if field.type == "int"]:
-            size = getattr(self, name)
-            if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 1:
-                raise ValueError(f"GPTConfig: {name} must be a positive integer, got {size!r}")
-            object.__setattr__(self, name, operator.index(size))
+        sizes = {field.name: getattr(self, field.name) for field in fields(self) if field.type == "int"}
+        positive("GPTConfig", **sizes)
+        for name, size in sizes.items():
+            object.__setattr__(self, name, int(size))
         if self.n_embd % self.n_head:
             raise ValueError(f"GPTConfig: n_head={self.n_head} heads don't divide n_embd={self.n_embd}")
         if not 0 <= self.dropout < 1:
@@ -68,20 +67,16 @@ class Block(Module):
         causal: bool = True,
         dropout: float = 0.0,
         bias: bool = True,
-        rng: np.random.Generator | None = None,
+        rng: Rng = None,
     ):
-        init = generator(rng)
+        rng = generator(rng)
         self.ln_1 = LayerNorm(d_model, bias=bias)
-        self.attn = MultiHeadAttention(d_model, n_head, causal=causal, dropout=dropout, bias=bias, rng=init)
+        self.attn = MultiHeadAttention(d_model, n_head, causal=causal, dropout=dropout, bias=bias, rng=rng)
         self.ln_2 = LayerNorm(d_model, bias=bias)
-        self.mlp = MLP(d_model, dropout=dropout, bias=bias, rng=init)
+        self.mlp = MLP(d_model, dropout=dropout, bias=bias, rng=rng)
 
     def forward(
-        self,
-        x: Tensor,
-        mask: Mask | None = None,
-        return_weights: bool = False,
-        past: KeyValueCache | None = None,
+        self, x: Tensor, mask: Mask | None = None, return_weights: bool = False, past: KeyValueCache | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
         """(B, T, C) -> (B, T, C), with `return_weights` also (B, H, T, T)."""
         attended = self.attn(self.ln_1(x), mask, return_weights, past)
@@ -109,7 +104,7 @@ class GPT(Module):
 
     _past: Sequence[KeyValueCache] | None = None
 
-    def __init__(self, config: GPTConfig, *, rng: np.random.Generator | None = None):
+    def __init__(self, config: GPTConfig, *, rng: Rng = None):
         rng = generator(rng)
         width, bias, drop = config.n_embd, config.bias, config.dropout
         self.config = config
@@ -188,7 +183,7 @@ class GPT(Module):
         *,
         temperature: float = 1.0,
         top_k: int | None = None,
-        rng: np.random.Generator | None = None,
+        rng: Rng = None,
     ) -> np.ndarray:
         """Continue a prompt: ids (B, T) -> (B, T + max_new_tokens); both also without B.
 
@@ -207,7 +202,7 @@ class GPT(Module):
         *,
         temperature: float = 1.0,
         top_k: int | None = None,
-        rng: np.random.Generator | None = None,
+        rng: Rng = None,
     ) -> Iterator[np.ndarray]:
         """The new tokens of `generate` one after another as they are drawn, (B, 1) each; (1,) without B.
 
@@ -221,29 +216,22 @@ class GPT(Module):
             raise ValueError(f"generate: max_new_tokens must be 0 or more, got {max_new_tokens}")
         if rng is None and temperature != 0:
             raise TypeError("generate: drawing tokens needs rng=np.random.default_rng(seed), or temperature=0")
-        return self._stream(ids, max_new_tokens, temperature, top_k, rng)
-
-    def _stream(
-        self,
-        ids: np.ndarray,
-        max_new_tokens: int,
-        temperature: float,
-        top_k: int | None,
-        rng: np.random.Generator | None,
-    ) -> Iterator[np.ndarray]:
         past, modules = [KeyValueCache() for _ in self.h], [module for _, module in self.named_modules()]
-        for _ in range(max_new_tokens):
-            training = any(module.training for module in modules)  # it may have been switched between two tokens
-            with no_grad(), self.evaluating() if training else nullcontext():
-                if ids.shape[-1] <= self.config.block_size:
-                    with self.remembering(past):
-                        logits, _ = self(ids[..., len(past[0]) :])  # (B, new) -> (B, new, V)
-                else:
-                    logits, _ = self(ids[..., -self.config.block_size :])  # (B, block) -> (B, block, V)
-            probabilities = token_probabilities(logits.data[..., -1, :], temperature, top_k)  # (B, V)
-            token = _draw(probabilities, rng)
-            ids = np.concatenate([ids, token], axis=-1)
-            yield token
+
+        def tokens(ids: np.ndarray) -> Iterator[np.ndarray]:
+            for _ in range(max_new_tokens):
+                training = any(module.training for module in modules)  # it may have been switched between two tokens
+                with no_grad(), self.evaluating() if training else nullcontext():
+                    if ids.shape[-1] <= self.config.block_size:
+                        with self.remembering(past):
+                            logits, _ = self(ids[..., len(past[0]) :])  # (B, new) -> (B, new, V)
+                    else:
+                        logits, _ = self(ids[..., -self.config.block_size :])  # (B, block) -> (B, block, V)
+                token = _draw(token_probabilities(logits.data[..., -1, :], temperature, top_k), rng)  # (B, V) -> (B, 1)
+                ids = np.concatenate([ids, token], axis=-1)
+                yield token
+
+        return tokens(ids)
 
     def save_pretrained(self, directory: str | Path, tokenizer: CharTokenizer | None = None) -> None:
         """Write the model as `transformers.GPT2LMHeadModel.from_pretrained(directory)` reads it.
@@ -255,7 +243,7 @@ class GPT(Module):
         save_pretrained(self, directory, tokenizer)
 
     @staticmethod
-    def from_pretrained(directory: str | Path, *, rng: np.random.Generator | None = None) -> GPT:
+    def from_pretrained(directory: str | Path, *, rng: Rng = None) -> GPT:
         """Read a GPT-2 that `transformers` or `save_pretrained` wrote; `rng` draws its dropout."""
         from .pretrained import from_pretrained
 
@@ -290,12 +278,11 @@ def token_probabilities(logits: ArrayLike, temperature: float = 1.0, top_k: int 
         order = np.argsort(-below_top, axis=-1, kind="stable")
         np.put_along_axis(below_top, order[..., keep:], -np.inf, axis=-1)
     with np.errstate(over="ignore"):  # a tiny temperature: everything below the top goes to -inf
-        weights: np.ndarray = np.exp(below_top / (temperature or 1.0))
-    weights /= weights.sum(axis=-1, keepdims=True)
-    return weights
+        probabilities: np.ndarray = softmax.of(below_top / (temperature or 1.0), -1)
+    return probabilities
 
 
-def _draw(probabilities: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
+def _draw(probabilities: np.ndarray, rng: Rng) -> np.ndarray:
     """One token per row, (..., V) -> (..., 1): the first whose cumulative probability exceeds a draw."""
     reached = probabilities.cumsum(axis=-1)
     level = 0.0 if rng is None else rng.random((*probabilities.shape[:-1], 1))

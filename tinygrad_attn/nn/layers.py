@@ -12,7 +12,7 @@ from ..ops.elementwise import gelu
 from ..ops.index import embedding
 from ..ops.nn import dropout, layer_norm
 from ..tensor import Tensor
-from .module import Module, Parameter, generator
+from .module import Module, Parameter, Rng, generator
 
 
 class Linear(Module):
@@ -26,7 +26,7 @@ class Linear(Module):
     (2, 5, 4)
     """
 
-    def __init__(self, d_in: int, d_out: int, *, bias: bool = True, rng: np.random.Generator | None = None):
+    def __init__(self, d_in: int, d_out: int, *, bias: bool = True, rng: Rng = None):
         positive("Linear", d_in=d_in, d_out=d_out)
         bound, rng = 1 / math.sqrt(d_in), generator(rng)
         self.weight = Parameter(rng.uniform(-bound, bound, (d_in, d_out)), dtype=np.float32)
@@ -34,12 +34,6 @@ class Linear(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., d_in) -> (..., d_out)"""
-        d_in, d_out = self.weight.shape
-        if x.shape[-1:] != (d_in,):
-            raise ValueError(
-                f"{self._name or 'Linear'}: the last axis of the input must be {d_in} long to meet "
-                f"the weight ({d_in}, {d_out}), got {x.shape}"
-            )
         y: Tensor = x @ self.weight
         return y if self.bias is None else y + self.bias
 
@@ -60,7 +54,7 @@ class Embedding(Module):
     IndexError: ...
     """
 
-    def __init__(self, num: int, d: int, *, rng: np.random.Generator | None = None):
+    def __init__(self, num: int, d: int, *, rng: Rng = None):
         positive("Embedding", num=num, d=d)
         self.weight = Parameter(generator(rng).standard_normal((num, d), np.float32))
 
@@ -104,14 +98,15 @@ class Dropout(Module):
     nothing.
     """
 
-    def __init__(self, p: float, *, rng: np.random.Generator | None = None):
+    def __init__(self, p: float, *, rng: Rng = None):
         if not 0 <= p <= 1:
             raise ValueError(f"Dropout: p is a probability, between 0 and 1, got {p}")
         self.p = p
         self.rng = None if rng is None else generator(rng)
 
     def forward(self, x: Tensor) -> Tensor:
-        return drop(x, self.p, self.rng) if self.training else x
+        y: Tensor = dropout(x, self.p, rng=self.rng, training=self.training)
+        return y
 
     def describe(self) -> str:
         return f"{self.p}"
@@ -124,13 +119,7 @@ class MLP(Module):
     """
 
     def __init__(
-        self,
-        d_model: int,
-        d_hidden: int | None = None,
-        *,
-        dropout: float = 0.0,
-        bias: bool = True,
-        rng: np.random.Generator | None = None,
+        self, d_model: int, d_hidden: int | None = None, *, dropout: float = 0.0, bias: bool = True, rng: Rng = None
     ):
         d_hidden, rng = 4 * d_model if d_hidden is None else d_hidden, generator(rng)
         self.c_fc = Linear(d_model, d_hidden, bias=bias, rng=rng)
@@ -143,18 +132,8 @@ class MLP(Module):
         return y
 
 
-def drop(x: Tensor, p: float, rng: np.random.Generator | None) -> Tensor:
-    """`dropout` with the remedy for a generator that is missing."""
-    if p == 0:
-        return x
-    if rng is None:
-        raise TypeError("dropout needs something to draw from: give the layer rng=np.random.default_rng(seed)")
-    y: Tensor = dropout(x, p, rng=rng)
-    return y
-
-
 def positive(layer: str, **sizes: Any) -> None:
     """Refuse what is no size, by name."""
     for name, size in sizes.items():
-        if not (isinstance(size, int | np.integer) and size > 0):
+        if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 1:
             raise ValueError(f"{layer}: {name} must be a positive integer, got {size!r}")

@@ -18,6 +18,7 @@ from ..modes import scope
 from ..tensor import Tensor
 
 Kind = TypeVar("Kind")
+Rng = np.random.Generator | None
 
 
 class Parameter(Tensor):
@@ -67,22 +68,23 @@ class Module:
         object.__setattr__(self, name, value)
         for path, module in _modules(name, value):
             object.__setattr__(module, "_name", path)
-        for path, parameter in _find(Parameter, {name: value}, "", set()):
-            _rename(parameter, path)
+        for path, parameter in _find(Parameter, name, value, set()):
+            if parameter.name is None or f".{path}".endswith(f".{parameter.name}"):  # its user chose no other name
+                parameter.name = path
 
     # -- what is in here --
 
     def named_modules(self) -> list[tuple[str, Module]]:
         """This module under the name "" and every module below, each once, parents first."""
-        return [("", self), *_find(Module, self, "", {id(self)})]
+        return list(_find(Module, "", self, set()))
 
     def named_parameters(self) -> list[tuple[str, Parameter]]:
         """Every parameter with its path, once: one that is tied goes by the first of its names."""
-        return list(_find(Parameter, self, "", {id(self)}))
+        return list(_find(Parameter, "", self, set()))
 
     def named_generators(self) -> list[tuple[str, np.random.Generator]]:
         """Every random generator (of dropout, say) with its path, once. A checkpoint saves their states."""
-        return list(_find(np.random.Generator, self, "", {id(self)}))
+        return list(_find(np.random.Generator, "", self, set()))
 
     def parameters(self) -> list[Parameter]:
         """Every parameter once, in the order of `named_parameters`."""
@@ -165,7 +167,7 @@ class Module:
           weight: shape (3, 2) in the state, (2, 3) in the module
         """
         own = dict(self.named_parameters())
-        arrays = {name: _array(state[name]) for name in own if name in state}
+        arrays = {name: np.asarray(state[name]) for name in own if name in state}
         problems = []
         if strict:
             missing, unexpected = [n for n in own if n not in state], [n for n in state if n not in own]
@@ -174,14 +176,13 @@ class Module:
         for name, array in arrays.items():
             if array.shape != own[name].shape:
                 problems.append(f"{name}: shape {array.shape} in the state, {own[name].shape} in the module")
-            elif not np.issubdtype(array.dtype, np.floating):
+            elif array.dtype.kind != "f":
                 problems.append(f"{name}: dtype {array.dtype} in the state, {own[name].dtype} in the module")
         if problems:
             title = f"{type(self).__name__}.load_state_dict: the state doesn't fit, nothing was loaded"
             raise ValueError("\n  ".join([title, *problems]))
-        copies = {name: array.astype(own[name].dtype) for name, array in arrays.items()}
-        for name, copy in copies.items():
-            own[name].data = copy
+        for name, array in arrays.items():
+            own[name].data = array.astype(own[name].dtype)
 
     # -- to look at --
 
@@ -203,46 +204,33 @@ class Module:
         return module_html(self)
 
 
-def _find(kind: type[Kind], owner: object, path: str, seen: set[int]) -> Iterator[tuple[str, Kind]]:
-    """(path, object) for every object of this kind below an owner, once, parents first."""
-    for key, member in _items(owner):
-        wanted, owns = isinstance(member, kind), isinstance(member, Module | list | tuple | dict)
-        if (wanted or owns) and id(member) not in seen:
-            seen.add(id(member))
-            name = f"{path}.{key}" if path else str(key)
-            if wanted:
-                yield name, member
-            if owns:
-                yield from _find(kind, member, name, seen)
+def _find(kind: type[Kind], path: str, value: object, seen: set[int]) -> Iterator[tuple[str, Kind]]:
+    """(path, object) for every object of this kind in a value and in what it holds, once, owners first."""
+    if id(value) not in seen:
+        seen.add(id(value))
+        if isinstance(value, kind):
+            yield path, value
+        for key, member in _members(value):
+            yield from _find(kind, f"{path}.{key}" if path else str(key), member, seen)
 
 
-def _items(owner: Any) -> Iterable[tuple[object, Any]]:
+def _members(owner: object) -> Iterable[tuple[object, object]]:
     """What a module holds in attributes and a list, tuple or dict in places, with name, index or key."""
-    if isinstance(owner, Module):
-        return vars(owner).items()
-    return owner.items() if isinstance(owner, dict) else enumerate(owner)
+    if isinstance(owner, Module | dict):
+        return (vars(owner) if isinstance(owner, Module) else owner).items()
+    return enumerate(owner) if isinstance(owner, list | tuple) else ()
 
 
 def _modules(path: str, value: object) -> Iterator[tuple[str, Module]]:
     """The modules that an attribute holds, directly or in lists, tuples and dicts."""
     if isinstance(value, Module):
         yield path, value
-    elif isinstance(value, list | tuple | dict):
-        for key, element in _items(value):
-            yield from _modules(f"{path}.{key}", element)
+    else:
+        for key, member in _members(value):
+            yield from _modules(f"{path}.{key}", member)
 
 
-def _rename(parameter: Parameter, path: str) -> None:
-    """Name a parameter by its path from the outermost owner, unless its user chose another name."""
-    if parameter.name is None or f".{path}".endswith(f".{parameter.name}"):
-        parameter.name = path
-
-
-def _array(value: ArrayLike | Tensor) -> np.ndarray:
-    return value.data if isinstance(value, Tensor) else np.asarray(value)
-
-
-def generator(rng: np.random.Generator | None) -> np.random.Generator:
+def generator(rng: Rng) -> np.random.Generator:
     """The generator that initial weights are drawn from: the one given, else a new one with seed 0."""
     if rng is None:
         return np.random.default_rng(0)
