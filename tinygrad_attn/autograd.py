@@ -334,7 +334,7 @@ def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
     if op.variadic:
         values = [values[: len(args[0])], *args[1:]]
     if op.promotes:
-        first, last = values[op.operands[0]], values[op.operands[-1]]
+        first, last = values[0], values[-1]
         if first.__class__ is last.__class__ and first.dtype is not last.dtype:
             args = _promote(op, args, values)
     try:
@@ -654,7 +654,11 @@ def grad(
 
 
 def _pick(bundle: Any, i: int) -> Array:
-    """Output ``i`` of an operation with many outputs."""
+    """Output ``i`` of an operation with many outputs, such as split.
+
+    Shapes: those of the output; so is the dtype.
+    Rule:   dbundle = g
+    """
     return bundle[i]
 
 
