@@ -32,6 +32,13 @@ def test_scalars_of_any_kind_and_0d_constants_are_weak():
             assert y.dtype == np.float32
 
 
+def test_integers_follow_the_floats_beside_them():
+    x, whole = ta.Tensor([[1.0, 2.0]], requires_grad=True), np.array([[3], [4]])
+    assert (x + whole).dtype == (x @ whole).dtype == (whole @ x).dtype == np.float32
+    (x @ whole).sum().backward()
+    assert x.grad.dtype == np.float32 and x.grad.tolist() == [[3.0, 4.0]]
+
+
 def test_a_gradient_has_the_dtype_and_the_shape_of_its_tensor():
     for dtype in (np.float16, np.float32, np.float64):
         x = ta.Tensor(np.ones((2, 1), dtype), requires_grad=True)
@@ -202,13 +209,21 @@ def test_randomness_comes_from_an_explicit_generator():
     x = ta.Tensor(np.ones(100))
     one, two = (ta.dropout(x, 0.5, rng=np.random.default_rng(4)) for _ in range(2))
     assert np.array_equal(one.data, two.data)
-    with pytest.raises(TypeError):
-        ta.dropout(x, 0.5)
+    for seed in (None, 0):
+        with pytest.raises(TypeError, match=r"^dropout: .*default_rng"):
+            ta.dropout(x, 0.5, rng=seed)
+    assert np.array_equal(ta.dropout(x, 0.0).data, x.data)  # nothing to draw
+    assert np.array_equal(ta.dropout(x * np.inf, 1.0).data, np.zeros(100))
 
 
 def test_errors_come_before_numpys_and_say_operation_shapes_axis_and_remedy():
     x = T(np.ones((2, 3)))
     with pytest.raises(ValueError, match=r"^matmul: .*\(2, 3\) and \(2, 3\).*\.mT"):
         x @ x
+    with pytest.raises(ValueError, match=r"^matmul: .*\(3,\) and \(2, 3\).*\(3\).*\(2\)"):
+        x[0] @ x
+    for weight in (np.ones(1), np.ones(2), np.ones((2, 3))):
+        with pytest.raises(ValueError, match=r"^layer_norm: .*\(2, 3\).*\(3,\)"):
+            ta.layer_norm(x, weight)
     with pytest.raises(ValueError, match=r"^sum: .*\(2, 3\).*axis.*2"):
         x.sum(axis=2)

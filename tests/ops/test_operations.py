@@ -404,6 +404,15 @@ def test_every_operation_is_a_function_and_where_it_makes_sense_a_method(name):
         assert getattr(ta.Tensor, name).__doc__
 
 
+def test_shapes_and_axes_may_be_one_argument_several_or_a_keyword():
+    x = ta.Tensor(A)
+    assert x.reshape(4, 6).shape == x.reshape((4, 6)).shape == x.reshape(shape=(4, 6)).shape == (4, 6)
+    assert x.transpose(2, 0, 1).shape == x.transpose((2, 0, 1)).shape == x.transpose(axes=(2, 0, 1)).shape
+    assert x.broadcast_to(5, *x.shape).shape == x.broadcast_to(shape=(5, *x.shape)).shape
+    with pytest.raises(TypeError, match=r"^reshape.*'shape'"):
+        x.reshape()
+
+
 def test_every_operation_with_a_gradient_has_a_line_here():
     seen = set()
     for case in CASES.values():

@@ -11,7 +11,7 @@ from ..autograd import PRIMITIVES, Array, Node, derived, primitive
 from .shape import expand_dims, squeeze
 
 
-@primitive(numpy=np.matmul, operators=["matmul"])
+@primitive(numpy=np.matmul, operators=["matmul"], promotes=True)
 def matmul(a: Array, b: Array) -> Array:
     """The matrix product ``a @ b``, of stacks of matrices too, which broadcast.
 
@@ -47,6 +47,12 @@ def _vectors(a: Array, b: Array) -> Array:
     a, b = (x if isinstance(x, Node) else Node.result_type(x) for x in (a, b))
     if not a.ndim or not b.ndim:
         raise ValueError(f"matmul: cannot take shapes {a.shape} and {b.shape}; a single number multiplies with *")
+    inner = b.shape[-min(b.ndim, 2)]
+    if a.shape[-1] != inner:
+        raise ValueError(
+            f"matmul: cannot take shapes {a.shape} and {b.shape}: the last axis of the first ({a.shape[-1]}) must "
+            f"equal the last but one of the second ({inner}); .mT transposes a matrix"
+        )
     left, right = a.ndim == 1, b.ndim == 1
     if left or right:
         dropped = (-2,) * left + (-1,) * right
@@ -55,14 +61,6 @@ def _vectors(a: Array, b: Array) -> Array:
 
 
 matmul.rewrite = _vectors
-
-
-def _matmul_remedy(a: Array, b: Array) -> str:
-    fits = f"The last axis of the first ({np.shape(a)[-1]}) must equal the last but one of the second"
-    return f"{fits} ({np.shape(b)[-2] if np.ndim(b) > 1 else np.shape(b)[0]}); .mT transposes a matrix"
-
-
-matmul.remedy = _matmul_remedy
 
 
 @derived(numpy=np.dot)

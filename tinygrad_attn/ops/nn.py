@@ -168,6 +168,8 @@ def layer_norm(x: Array, weight: Array = None, bias: Array = None, eps: float = 
     Tensor([[-0.999995,  0.999995]])
     """
     normal, _ = saved
+    if not all(p is None or np.shape(p) == x.shape[-1:] for p in (weight, bias)):
+        raise ValueError(f"weight and bias are as long as a row, {x.shape[-1:]}")
     out = normal * weight if weight is not None else normal.copy()
     return np.add(out, bias, out=out) if bias is not None else out
 
@@ -199,9 +201,11 @@ def dropout(x: Array, p: float = 0.5, *, rng: np.random.Generator | None = None,
         raise ValueError(f"dropout: p is a probability between 0 and 1, got {p}")
     if p == 0 or not training:
         return x
-    if rng is None:
-        raise TypeError("dropout: needs something to draw from: give it rng=np.random.default_rng(seed)")
-    keep = (rng.random(x.shape, dtype=np.float32) >= p) / np.asarray(1 - p or 1, x.dtype)
+    if p == 1:
+        return masked_fill(x, True, 0)
+    if not hasattr(rng, "random"):
+        raise TypeError(f"dropout: needs rng=np.random.default_rng(seed) to draw from, got {rng!r}")
+    keep = (rng.random(x.shape, dtype=np.float32) >= p) / np.asarray(1 - p, x.dtype)
     return multiply(x, constant(keep.astype(x.dtype, copy=False)))
 
 

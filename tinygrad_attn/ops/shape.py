@@ -12,8 +12,8 @@ from ..autograd import Array, Node, derived, primitive
 def _varargs(op: object) -> None:
     """Let the method take its tuple as separate arguments too: ``x.reshape(2, 3)``."""
 
-    def method(self: Node, *args: object) -> object:
-        return op(self, args[0] if len(args) == 1 else args or None)  # type: ignore[operator]
+    def method(self: Node, *args: object, **kwargs: object) -> object:
+        return op(self, *([args] if len(args) > 1 else args), **kwargs)  # type: ignore[operator]
 
     method.__doc__ = op.__doc__
     setattr(Node.result_type, op.name, method)  # type: ignore[attr-defined]
