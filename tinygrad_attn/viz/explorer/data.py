@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -64,28 +64,26 @@ class Collector:
     # ------------------------------------------------------------------------------------------ the two halves
 
     def _forward(self, node: Node) -> None:
-        why = {}
+        role = "input" if node.kind == "leaf" else node.kind
+        index = self._add(self.forward, node, node.name, role, box=f"n{node.id}", module=node.module, grad=None)
         if not node.requires_grad:
             twins = (n for n in self.forward.nodes if n.requires_grad and n.tensor.data is node.tensor.data)
-            why = {"nograd": "detached" if any(twins) else "constant"}
+            self.tensors[index]["nograd"] = "detached" if any(twins) else "constant"
         elif node.id not in self.backward.gradients:
-            why = {"nograd": "unused"}
-        role = {"leaf": "input"}.get(node.kind, node.kind)
-        more = {"box": f"n{node.id}", "module": node.module, "grad": None, **why}
-        index = self._add(self.forward, node, node.name, role, **more)
-        formula = expression_of(self.forward, node) if node.op else None
-        self._step("forward", "op" if node.op else "leaf", index, formula, {})
+            self.tensors[index]["nograd"] = "unused"
+        formula = self._linked(expression_of(self.forward, node), {}, index) if node.op else ""
+        self._step("forward", "op" if node.op else "leaf", index, formula)
 
     def _backward(self, step: Step) -> None:
         graph, steps = self.backward.graph, self.backward.steps
+        operands = {steps[o].name: self.by_step[o] for o in step.operands}
         for o in step.operands:  # several gradients may be one array that rules passed on
             self.number[id(steps[o].tensor)] = self.by_step[o]
-        whole = self.backward.gradients.get(step.target) == step.id
-        role = "seed" if step.role == "seed" else "gradient" if whole else "contribution"
-        target = self.forward.nodes[step.target]
-        name = step.name
+        target, name = self.forward.nodes[step.target], step.name
         if target.name.endswith("ᵀ"):  # d(Kᵀ), not (dK)ᵀ
             name = name.replace(f"d{target.name}", f"d({target.name})")
+        whole = self.backward.gradients.get(step.target) == step.id
+        role = "seed" if step.role == "seed" else "gradient" if whole else "contribution"
         made = next((graph.nodes[i] for i in step.recorded if graph.nodes[i].tensor is step.tensor), None)
         if made is not None:
             index = self._add(graph, made, name, role)
@@ -101,42 +99,25 @@ class Collector:
         elif step.of is not None and step.position is not None:
             self.uses[index] = frozenset({(step.of, step.position)})
         rule = {} if step.of is None else {"rule": self._value(step.of)}
-        self._step(
-            "backward",
-            step.role,
-            index,
-            step.expression,
-            {steps[o].name: self.by_step[o] for o in step.operands},
-            **rule,
-        )
-        self._gradient(step, index, step.tensor.data, self.steps[-1], whole)
+        self._gradient(step, index, self._linked(step.expression, operands, index), step.tensor.data, whole, **rule)
 
     def _accumulate(self, step: Step) -> None:
         """One step for each `+=` that the engine ran, placed where its second term arrived."""
-        parts = [self.by_step[o] for o in step.operands]
-        running = parts[0]
-        for count, (i, part) in enumerate(zip(step.recorded, parts[1:], strict=True), start=2):
-            node, done = self.backward.graph.nodes[i], count == len(parts)
-            name = step.name if done else f"{step.name}{_subscript_sum(count)}"
-            index = self._place(
-                node.tensor.data,
-                name,
-                "gradient" if done else "contribution",
-                op="add",
-                args={"a": {"t": running}, "b": {"t": part}},
-            )
-            self.number[id(node.tensor)] = index
+        running, *others = parts = [self.by_step[o] for o in step.operands]
+        for count, (i, part) in enumerate(zip(step.recorded, others, strict=True), start=2):
+            tensor, done = self.backward.graph.nodes[i].tensor, count == len(parts)
+            name, role = (step.name, "gradient") if done else (step.name + _subscript_sum(count), "contribution")
+            terms = {"a": {"t": running}, "b": {"t": part}}
+            index = self.number[id(tensor)] = self._place(tensor.data, name, role, op="add", args=terms)
             self.uses[index] = self.uses[running] | self.uses[part]
-            page_step = {"lane": "backward", "kind": "accumulate", "tensor": index, "reads": [running, part]}
-            page_step |= {"formula": f"⟦{running}⟧ + ⟦{part}⟧", "parts": parts[:count], "done": done}
-            place = next(n for n, s in enumerate(self.steps) if s["tensor"] == part)
-            self.steps.insert(place + 1, page_step)
-            self._gradient(step, index, node.tensor.data, page_step, done)
+            formula, more = f"⟦{running}⟧ + ⟦{part}⟧", {"parts": parts[:count], "done": done}
+            arrived = next(n for n, s in enumerate(self.steps) if s["tensor"] == part)
+            self._gradient(step, index, formula, tensor.data, done, at=arrived + 1, **more)
             running = index
         self.by_step[step.id] = running
 
-    def _gradient(self, step: Step, index: int, data: np.ndarray, page_step: dict[str, Any], whole: bool) -> None:
-        """Tie a gradient to its value, and put a finite difference beside it."""
+    def _gradient(self, step: Step, index: int, formula: str, data: np.ndarray, whole: bool, **more: Any) -> None:
+        """Tie a gradient to its value, put a finite difference beside it, and make it a step."""
         value = self._value(step.target)
         self.tensors[index] |= {"of": value, "box": f"s{step.id}", "module": None}
         if whole:
@@ -144,23 +125,20 @@ class Collector:
         if index in self.uses:
             finite = self.differences.of(step.target, self.uses[index], data.astype(np.float64))
             if isinstance(finite, np.ndarray):
-                page_step["check"] = {"each": _packed(finite, np.float32)}
+                more["check"] = {"each": _packed(finite, np.float32)}
             else:
-                page_step["check"] = {"why": "replay"} if finite is None else {"direction": _literal(finite)}
+                more["check"] = {"why": "replay"} if finite is None else {"direction": _literal(finite)}
+        self._step("backward", step.role, index, formula, **more)
+
+    def _step(self, lane: str, kind: str, index: int, formula: str, at: int | None = None, **more: Any) -> None:
+        step = {"lane": lane, "kind": kind, "tensor": index, "formula": formula, "reads": self._reads(index), **more}
+        self.steps.insert(len(self.steps) if at is None else at, step)
 
     def _value(self, node: int) -> int:
         """The tensor of a forward node; of an operation with several results, the first of them."""
         if self.forward.nodes[node].dtype == "tuple":
             node = next(n.id for n in self.forward.nodes if node in n.operands)
         return self.number[id(self.forward.nodes[node].tensor)]
-
-    def _step(
-        self, lane: str, kind: str, index: int, expression: Symbol | None, gradients: Mapping[str, int], **more: Any
-    ) -> None:
-        reads = self._reads(index)
-        formula = "" if expression is None else self._linked(expression, gradients, reads)
-        step = {"lane": lane, "kind": kind, "tensor": index, "formula": formula, "reads": reads}
-        self.steps.append(step | more)
 
     # ------------------------------------------------------------------------------------------ tensors
 
@@ -222,8 +200,8 @@ class Collector:
             found |= dict.fromkeys(t for t in operands if self.tensors[t]["role"] != "inner")
         return list(found)
 
-    def _linked(self, expression: Symbol, gradients: Mapping[str, int], reads: Sequence[int]) -> str:
-        """The formula with "⟦3⟧" for the name of tensor 3; transposes and splits are shown as such."""
+    def _linked(self, expression: Symbol, gradients: Mapping[str, int], tensor: int) -> str:
+        """The formula of a tensor with "⟦3⟧" for the name of tensor 3; transposes and splits are shown as such."""
 
         def link(leaf: Symbol) -> Symbol | None:
             if leaf.node is None:
@@ -237,7 +215,7 @@ class Collector:
 
         text = substitute(expression, link).text("math")
         for (name, *_), index in self.arrays.items():
-            if index in reads:
+            if index in self._reads(tensor):
                 text = re.sub(rf"\b{name}\b", f"⟦{index}⟧", text)
         return text
 
@@ -275,7 +253,7 @@ def _summary(data: np.ndarray) -> dict[str, Any]:
 def _literal(value: Any) -> Any:
     """What JSON can say of an argument; other things (dtypes, slices) matter to no cell and become null."""
     if isinstance(value, (np.generic, np.ndarray)):
-        value = value.item()
+        value = value.item() if value.size == 1 else value.tolist()
     if isinstance(value, float) and not np.isfinite(value):
         return str(value)
     if isinstance(value, (tuple, list)):
