@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ..autograd import Array, Node, constant, derived, primitive
+from ..autograd import Array, constant, derived, primitive
 
 
 @primitive(numpy=np.add, operators=["add"], promotes=True)
 def add(a: Array, b: Array) -> Array:
     """``a + b``: the gradient goes to both as it is.
+
+    Shapes: a and b broadcast; the wider float dtype, which numbers and integers follow.
+    Rule:   da = g
+            db = g
 
     >>> ta.add(ta.Tensor([1.0, 2.0]), 1.0)
     Tensor([2., 3.])
@@ -29,6 +31,10 @@ add.gradients(
 def subtract(a: Array, b: Array) -> Array:
     """``a - b``.
 
+    Shapes: a and b broadcast; the wider float dtype, which numbers and integers follow.
+    Rule:   da = g
+            db = -g
+
     >>> 3 - ta.Tensor([1.0, 2.0])
     Tensor([2., 1.])
     """
@@ -43,7 +49,11 @@ subtract.gradients(
 
 @primitive(numpy=np.multiply, operators=["mul"], promotes=True)
 def multiply(a: Array, b: Array) -> Array:
-    """``a * b``: each gets the gradient times the other.
+    """``a * b``, element by element: each gets the gradient times the other.
+
+    Shapes: a and b broadcast; the wider float dtype, which numbers and integers follow.
+    Rule:   da = g * b
+            db = g * a
 
     >>> ta.Tensor([1.0, 2.0]) * 3
     Tensor([3., 6.])
@@ -69,7 +79,11 @@ def square(x: Array) -> Array:
 
 @primitive(numpy=np.divide, operators=["truediv"], promotes=True)
 def divide(a: Array, b: Array) -> Array:
-    """``a / b``.
+    """``a / b``, element by element.
+
+    Shapes: a and b broadcast; the wider float dtype, which numbers and integers follow.
+    Rule:   da = g / b
+            db = -g * out / b
 
     >>> ta.Tensor([1.0, 2.0]) / 4
     Tensor([0.25, 0.5 ])
@@ -85,7 +99,13 @@ divide.gradients(
 
 @primitive(numpy=np.power, operators=["pow"], promotes=True)
 def power(a: Array, b: Array) -> Array:
-    """``a ** b``; the derivative of ``0 ** b`` with respect to ``b`` is taken as 0.
+    """``a ** b``, element by element; the derivatives of ``0 ** 0``, and of ``0 ** b`` by ``b``, are taken as 0.
+
+    Shapes: a and b broadcast; the wider float dtype, which numbers and integers follow.
+    Rule:   da = g * b * (a + (a == 0) * (b == 0))**(b - 1)
+            db = g * out * log(a + (a == 0))
+
+    A condition counts as 1 where it holds and 0 elsewhere: it keeps ``0 ** -1`` and ``log(0)`` away.
 
     >>> ta.Tensor([1.0, 2.0]) ** 3
     Tensor([1., 8.])
@@ -93,27 +113,23 @@ def power(a: Array, b: Array) -> Array:
     return a**b
 
 
-def _one_less(b: Array) -> Array:
-    """``b - 1``, but 1 where ``b`` is 0: the factor ``b`` is 0 there, and ``0 * 0 ** -1`` would be NaN."""
-    if isinstance(b, (int, float)):
-        return b - 1 if b else 1
-    return np.where(b == 0, 1, b - 1)
-
-
-def _nonzero(a: Array) -> Array:
-    """``a`` with 1 in place of 0, where the logarithm is then 0."""
-    return np.where(a == 0, 1, a)
+def _base(a: Array, b: Array) -> Array:
+    """``a``, but 1 where both are 0; there the factor ``b`` makes the derivative 0, and ``0 * 0 ** -1`` is NaN."""
+    return a if isinstance(b, (int, float)) and b else a + (a == 0) * (b == 0)
 
 
 power.gradients(
-    a=lambda g, out, a, b: g * b * a ** _one_less(b),
-    b=lambda g, out, a, b: g * out * np.log(_nonzero(a)),
+    a=lambda g, out, a, b: g * b * _base(a, b) ** (b - 1),
+    b=lambda g, out, a, b: g * out * np.log(a + (a == 0)),
 )
 
 
 @primitive(numpy=np.negative, operators=["neg"])
 def negative(x: Array) -> Array:
     """``-x``.
+
+    Shapes: any, kept; so is the dtype.
+    Rule:   dx = -g
 
     >>> -ta.Tensor([1.0, -2.0])
     Tensor([-1.,  2.])
@@ -128,6 +144,9 @@ negative.gradients(x=lambda g, out, x: -g)
 def exp(x: Array) -> Array:
     """The exponential, its own derivative.
 
+    Shapes: any, kept; so is a float dtype, integers become floats.
+    Rule:   dx = g * out
+
     >>> ta.exp(ta.Tensor([0.0]))
     Tensor([1.])
     """
@@ -140,6 +159,9 @@ exp.gradients(x=lambda g, out, x: g * out)
 @primitive(numpy=np.log)
 def log(x: Array) -> Array:
     """The natural logarithm.
+
+    Shapes: any, kept; so is a float dtype, integers become floats.
+    Rule:   dx = g / x
 
     >>> ta.log(ta.Tensor([1.0]))
     Tensor([0.])
@@ -154,6 +176,9 @@ log.gradients(x=lambda g, out, x: g / x)
 def sqrt(x: Array) -> Array:
     """The square root; its derivative at 0 is infinite (`norm` is the safe way to a length).
 
+    Shapes: any, kept; so is a float dtype, integers become floats.
+    Rule:   dx = g / (2 * out)
+
     >>> ta.sqrt(ta.Tensor([4.0]))
     Tensor([2.])
     """
@@ -166,6 +191,9 @@ sqrt.gradients(x=lambda g, out, x: g / (2 * out))
 @primitive(numpy=np.tanh)
 def tanh(x: Array) -> Array:
     """The hyperbolic tangent.
+
+    Shapes: any, kept; so is a float dtype, integers become floats.
+    Rule:   dx = g * (1 - out * out)
 
     >>> ta.tanh(ta.Tensor([0.0]))
     Tensor([0.])
@@ -180,15 +208,24 @@ tanh.gradients(x=lambda g, out, x: g * (1 - out * out))
 def sin(x: Array) -> Array:
     """The sine, of radians.
 
+    Shapes: any, kept; so is a float dtype, integers become floats.
+    Rule:   dx = g * cos(x)
+
     >>> ta.sin(ta.Tensor([0.0]))
     Tensor([0.])
     """
     return np.sin(x)
 
 
+sin.gradients(x=lambda g, out, x: g * np.cos(x))
+
+
 @primitive(numpy=np.cos)
 def cos(x: Array) -> Array:
     """The cosine, of radians.
+
+    Shapes: any, kept; so is a float dtype, integers become floats.
+    Rule:   dx = -g * sin(x)
 
     >>> ta.cos(ta.Tensor([0.0]))
     Tensor([1.])
@@ -196,13 +233,15 @@ def cos(x: Array) -> Array:
     return np.cos(x)
 
 
-sin.gradients(x=lambda g, out, x: g * np.cos(x))
 cos.gradients(x=lambda g, out, x: -g * np.sin(x))
 
 
 @primitive(numpy=(np.abs, np.fabs), operators=["abs"])
 def abs(x: Array) -> Array:
     """The absolute value; its derivative at 0 is taken as 0.
+
+    Shapes: any, kept; so is the dtype.
+    Rule:   dx = g * sign(x)
 
     >>> ta.abs(ta.Tensor([-2.0, 3.0]))
     Tensor([2., 3.])
@@ -217,6 +256,9 @@ abs.gradients(x=lambda g, out, x: g * np.sign(x))
 def relu(x: Array) -> Array:
     """``max(x, 0)``; its derivative at 0 is taken as 0.
 
+    Shapes: any, kept; so is the dtype.
+    Rule:   dx = where(x > 0, g, 0)
+
     >>> ta.relu(ta.Tensor([-2.0, 3.0]))
     Tensor([0., 3.])
     """
@@ -229,6 +271,9 @@ relu.gradients(x=lambda g, out, x: np.where(x > 0, g, 0))
 @primitive()
 def sigmoid(x: Array) -> Array:
     """``1 / (1 + exp(-x))``.
+
+    Shapes: any, kept; so is a float dtype, integers become floats.
+    Rule:   dx = g * out * (1 - out)
 
     >>> ta.sigmoid(ta.Tensor([0.0, -1000.0]))
     Tensor([0.5, 0. ])
@@ -251,30 +296,34 @@ def silu(x: Array) -> Array:
 
 
 _GELU = 1.5957691216057308  # 2 sqrt(2 / pi)
-_GELU_CUBIC = 0.044715
+_GELU_CUBIC = 0.044715 * _GELU
 
 
 def _gelu_gate(x: Array) -> Array:
     with np.errstate(over="ignore"):  # an infinite cube gives the right gate, 0 or 1
-        return sigmoid.of(x * (_GELU + _GELU * _GELU_CUBIC * (x * x)))
+        return sigmoid.of(x * (_GELU + _GELU_CUBIC * (x * x)))
 
 
 @primitive(saves=_gelu_gate)
-def gelu(x: Array, saved: Array) -> Array:
+def gelu(x: Array, gate: Array) -> Array:
     """GPT-2's GELU, the tanh form: ``x * (1 + tanh(sqrt(2/pi) (x + 0.044715 x**3))) / 2``.
 
-    Written with ``(1 + tanh(u)) / 2 = sigmoid(2 u)``, which does not cancel for negative ``x``.
+    Written as ``x * sigmoid(2 u)``, which equals ``x * (1 + tanh(u)) / 2`` and does not cancel for negative x.
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
+
+    Shapes: any, kept; so is a float dtype, integers become floats.
+    Rule:   dx = g * (u + x * (u * (1 - u)) * (1.596 + 0.2141 * minimum(x * x, 900))),
+                 where u = sigmoid(x * (1.596 + 0.07135 * (x * x)))
 
     >>> ta.gelu(ta.Tensor([0.0, 1.0])).numpy().round(4)
     array([0.    , 0.8412], dtype=float32)
     """
-    return x * saved
+    return x * gate
 
 
 def _gelu_rule(g: Array, out: Array, x: Array, gate: Array) -> Array:
     # beyond |x| = 30 the gate is exactly 0 or 1: the cap only keeps infinity out of 0 * infinity
-    slope = _GELU + 3 * _GELU * _GELU_CUBIC * np.minimum(x * x, 900)
+    slope = _GELU + 3 * _GELU_CUBIC * np.minimum(x * x, 900)
     return g * (gate + x * (gate * (1 - gate)) * slope)
 
 
@@ -283,7 +332,11 @@ gelu.gradients(x=np.errstate(over="ignore")(_gelu_rule))
 
 @primitive(numpy=np.maximum, promotes=True)
 def maximum(a: Array, b: Array) -> Array:
-    """The larger of the two, elementwise; a tie splits the gradient evenly.
+    """The larger of the two, element by element: it gets the gradient, and a tie splits it evenly.
+
+    Shapes: a and b broadcast; the wider float dtype, which numbers and integers follow.
+    Rule:   da = where(a == b, g / 2, where(a == out, g, 0))
+            db = where(a == b, g / 2, where(b == out, g, 0))
 
     >>> ta.maximum(ta.Tensor([1.0, 5.0]), 3.0)
     Tensor([3., 5.])
@@ -293,7 +346,11 @@ def maximum(a: Array, b: Array) -> Array:
 
 @primitive(numpy=np.minimum, promotes=True)
 def minimum(a: Array, b: Array) -> Array:
-    """The smaller of the two, elementwise; a tie splits the gradient evenly.
+    """The smaller of the two, element by element: it gets the gradient, and a tie splits it evenly.
+
+    Shapes: a and b broadcast; the wider float dtype, which numbers and integers follow.
+    Rule:   da = where(a == b, g / 2, where(a == out, g, 0))
+            db = where(a == b, g / 2, where(b == out, g, 0))
 
     >>> ta.minimum(ta.Tensor([1.0, 5.0]), 3.0)
     Tensor([1., 3.])
@@ -301,23 +358,21 @@ def minimum(a: Array, b: Array) -> Array:
     return np.minimum(a, b)
 
 
-def _winner(g: Array, wins: Array, ties: Array) -> Array:
-    return np.where(wins, g, np.where(ties, g / 2, 0))
-
-
-maximum.gradients(
-    a=lambda g, out, a, b: _winner(g, a > b, a == b),
-    b=lambda g, out, a, b: _winner(g, b > a, a == b),
-)
-minimum.gradients(
-    a=lambda g, out, a, b: _winner(g, a < b, a == b),
-    b=lambda g, out, a, b: _winner(g, b < a, a == b),
-)
+for _extremum in (maximum, minimum):
+    _extremum.gradients(
+        a=lambda g, out, a, b: np.where(a == b, g / 2, np.where(a == out, g, 0)),
+        b=lambda g, out, a, b: np.where(a == b, g / 2, np.where(b == out, g, 0)),
+    )
 
 
 @primitive(numpy=np.where, method=None, promotes=True)
 def where(condition: Array, a: Array, b: Array) -> Array:
-    """``a`` where the boolean ``condition`` holds, ``b`` elsewhere.
+    """``a`` where the boolean ``condition`` holds, ``b`` elsewhere; the gradient goes where the value came from.
+
+    Shapes: all three broadcast; the wider float dtype of a and b, which numbers and integers follow.
+    Rule:   da = where(condition, g, 0)
+            db = where(condition, 0, g)
+    Raises: TypeError for a condition that is not boolean.
 
     >>> ta.where([True, False], ta.Tensor([1.0, 2.0]), 0.0)
     Tensor([1., 0.])
@@ -337,10 +392,9 @@ where.gradients(
 def masked_fill(x: Array, mask: Array, value: float = -np.inf) -> Array:
     """``value`` where the boolean ``mask`` is True (= blocked), ``x`` elsewhere; it blocks the gradient too.
 
-    Args:
-        x: any shape.
-        mask: boolean, of a shape that broadcasts to that of ``x``.
-        value: a number.
+    Shapes: any x, kept; the mask broadcasts to it; the dtype of x.
+    Rule:   dx = masked_fill(g, mask, 0)
+    Raises: TypeError for a mask that is not boolean, ValueError for one that does not fit.
 
     >>> ta.masked_fill(ta.Tensor([1.0, 2.0]), [False, True])
     Tensor([  1., -inf])
@@ -363,7 +417,10 @@ masked_fill.gradients(x=lambda g, out, x, mask, value: masked_fill.of(g, mask, 0
 
 @primitive(numpy=np.clip)
 def clip(x: Array, min: Array = None, max: Array = None) -> Array:
-    """``x`` kept within ``[min, max]``; the gradient passes where nothing was cut off.
+    """``x`` kept within ``[min, max]`` (None: no bound); the gradient passes where nothing was cut off.
+
+    Shapes: min and max broadcast with x; the dtype of x.
+    Rule:   dx = where(x == out, g, 0)
 
     >>> ta.clip(ta.Tensor([-2.0, 0.5, 2.0]), -1, 1)
     Tensor([-1. ,  0.5,  1. ])
@@ -376,7 +433,10 @@ clip.gradients(x=lambda g, out, x, min, max: np.where(x == out, g, 0))
 
 @primitive()
 def astype(x: Array, dtype: type) -> Array:
-    """``x`` in another dtype; its gradient is cast back.
+    """``x`` in another dtype; its gradient is cast back, and integers have none.
+
+    Shapes: any, kept.
+    Rule:   dx = g
 
     >>> ta.Tensor([1.0]).astype(np.float64)
     Tensor([1.], dtype=float64)
@@ -387,30 +447,29 @@ def astype(x: Array, dtype: type) -> Array:
 astype.gradients(x=lambda g, out, x, dtype: g)
 
 
-def _to_integers(x: Node, dtype: Any) -> Any:
-    return None if np.dtype(dtype).kind == "f" else constant(x._data.astype(dtype))  # they have no gradient
+astype.rewrite = lambda x, dtype: None if np.dtype(dtype).kind == "f" else constant(x._data.astype(dtype))
 
 
-astype.rewrite = _to_integers
-
-
-def _comparison(function: np.ufunc, operator: str) -> None:
-    """A comparison gives booleans, which have no gradient."""
-
+def _comparison(function: np.ufunc, operator: str, sign: str) -> None:
     def compare(a: Array, b: Array) -> Array:
+        """Whether ``a {sign} b``, element by element.
+
+        Shapes: a and b broadcast; booleans.
+        Rule:   none, since a truth value has no gradient.
+
+        >>> (ta.Tensor([1.0, 2.0, 3.0]) {sign} 2).tolist()
+        {example}
+        """
         return function(a, b)
 
     compare.__name__ = function.__name__
-    compare.__doc__ = f"Elementwise ``np.{function.__name__}``, as booleans without a gradient."
+    compare.__doc__ = str(compare.__doc__).format(sign=sign, example=function([1, 2, 3], 2).tolist())
     primitive(numpy=function, operators=[operator])(compare).operands = (0, 1)
 
 
-for _function, _symbol in [
-    (np.equal, "eq"),
-    (np.not_equal, "ne"),
-    (np.less, "lt"),
-    (np.less_equal, "le"),
-    (np.greater, "gt"),
-    (np.greater_equal, "ge"),
-]:
-    _comparison(_function, _symbol)
+_comparison(np.equal, "eq", "==")
+_comparison(np.not_equal, "ne", "!=")
+_comparison(np.less, "lt", "<")
+_comparison(np.less_equal, "le", "<=")
+_comparison(np.greater, "gt", ">")
+_comparison(np.greater_equal, "ge", ">=")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,11 @@ from .shape import expand_dims, squeeze
 def matmul(a: Array, b: Array) -> Array:
     """The matrix product ``a @ b``, of stacks of matrices too, which broadcast.
 
-    Shapes: ``(..., n, k) @ (..., k, m) -> (..., n, m)``; a 1-D operand is a row on the left, a column on
-    the right.
+    Shapes: (..., n, k) @ (..., k, m) -> (..., n, m); a 1-D operand is a row on the left, a column on the
+            right. The wider float dtype, which integers follow.
+    Rule:   da = g @ b.mT
+            db = a.mT @ g
+    Raises: ValueError for inner lengths that differ, and for a single number.
 
     >>> ta.Tensor([[1.0, 2.0]]) @ ta.Tensor([[3.0], [4.0]])
     Tensor([[11.]])
@@ -31,33 +35,27 @@ def rows(x: Array) -> Array:
     return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
 
 
-def _left(g: Array, out: Array, a: Array, b: Array) -> Array:
-    return matmul.of(g, b.mT)
-
-
-def _right(g: Array, out: Array, a: Array, b: Array) -> Array:
-    return rows(a).mT @ rows(g) if b.ndim == 2 else a.mT @ g
-
-
-matmul.gradients(a=_left, b=_right)
+matmul.gradients(
+    a=lambda g, out, a, b: matmul.of(g, b.mT),
+    b=lambda g, out, a, b: rows(a).mT @ rows(g) if b.ndim == 2 else a.mT @ g,
+)
 
 
 def _vectors(a: Array, b: Array) -> Array:
-    """A vector operand takes part as a matrix, and its axis is dropped again."""
-    a, b = (x if isinstance(x, Node) else Node.result_type(x) for x in (a, b))
-    if not a.ndim or not b.ndim:
-        raise ValueError(f"matmul: cannot take shapes {a.shape} and {b.shape}; a single number multiplies with *")
-    inner = b.shape[-min(b.ndim, 2)]
-    if a.shape[-1] != inner:
+    """A vector takes part as a matrix of one row or one column, and that axis is dropped again."""
+    left, right = getattr(a, "shape", ()), getattr(b, "shape", ())
+    if not left or not right:
+        raise ValueError(f"matmul: cannot take shapes {left} and {right}; a single number multiplies with *")
+    inner = right[-min(len(right), 2)]
+    if left[-1] != inner:
         raise ValueError(
-            f"matmul: cannot take shapes {a.shape} and {b.shape}: the last axis of the first ({a.shape[-1]}) must "
-            f"equal the last but one of the second ({inner}); .mT transposes a matrix"
+            f"matmul: cannot take shapes {left} and {right}: the last axis of the first ({left[-1]}) must equal "
+            f"the last but one of the second ({inner}); .mT transposes a matrix"
         )
-    left, right = a.ndim == 1, b.ndim == 1
-    if left or right:
-        dropped = (-2,) * left + (-1,) * right
-        return squeeze(matmul(expand_dims(a, 0) if left else a, expand_dims(b, 1) if right else b), dropped)
-    return None
+    if len(left) > 1 and len(right) > 1:
+        return None
+    product = matmul(expand_dims(a, 0) if len(left) == 1 else a, expand_dims(b, 1) if len(right) == 1 else b)
+    return squeeze(product, (-2,) * (len(left) == 1) + (-1,) * (len(right) == 1))
 
 
 matmul.rewrite = _vectors
@@ -79,6 +77,10 @@ def dot(a: Array, b: Array) -> Array:
 def vecdot(a: Array, b: Array) -> Array:
     """The sum of ``a * b`` over the last axis, without the product in memory.
 
+    Shapes: (..., n) and (..., n), which broadcast, give (...); the wider dtype.
+    Rule:   da = expand_dims(g, axis=-1) * b
+            db = expand_dims(g, axis=-1) * a
+
     >>> np.vecdot(ta.Tensor([1.0, 2.0]), ta.Tensor([3.0, 4.0]))
     Tensor(11.)
     """
@@ -93,36 +95,42 @@ vecdot.gradients(
 
 @primitive(method=None, variadic=True)
 def _einsum(operands: Sequence[Array], subscripts: str) -> Array:
+    """The sum of products that ``subscripts`` describe, with every letter spelled out; see `einsum`.
+
+    Shapes: a letter is one length; the wider dtype.
+    Rule:   da = einsum(ik,jk->ij, g, b)
+            db = einsum(ik,ij->jk, g, a)
+
+    (for ``"ij,jk->ik"``: the letters of an operand and those of the result change places).
+    """
     return np.einsum(subscripts, *operands, optimize=len(operands) > 2)
+
+
+@_einsum.joint_gradients
+def _einsum_rule(g: Array, out: Array, operands: Sequence[Array], subscripts: str) -> list[Array]:
+    inputs, result = subscripts.split("->")
+    terms = inputs.split(",")
+    gradients = []
+    for i, term in enumerate(terms):
+        others = ",".join([result, *terms[:i], *terms[i + 1 :]])
+        gradients.append(np.einsum(f"{others}->{term}", g, *operands[:i], *operands[i + 1 :]))
+    return gradients
 
 
 _einsum.name = "einsum"
 PRIMITIVES["einsum"] = PRIMITIVES.pop("_einsum")
 
 
-@_einsum.joint_gradients
-def _einsum_rule(g: Array, out: Array, operands: Sequence[Array], subscripts: str) -> list[Array]:
-    """For each operand, the sum with its letters and those of the result exchanged."""
-    inputs, result = subscripts.split("->")
-    terms = inputs.split(",")
-    gradients = []
-    for i, (term, x) in enumerate(zip(terms, operands, strict=True)):
-        others = [t for j, t in enumerate(terms) if j != i]
-        reachable = "".join(c for c in term if c in result + "".join(others))
-        rest = [o for j, o in enumerate(operands) if j != i]
-        gradient = np.einsum(",".join([result, *others]) + "->" + reachable, g, *rest)
-        for axis, letter in enumerate(term):  # a letter that only this operand has was summed alone
-            if letter not in reachable:
-                gradient = np.expand_dims(gradient, axis)
-        gradients.append(np.broadcast_to(gradient, np.broadcast_shapes(gradient.shape, x.shape)))
-    return gradients
-
-
-def einsum(subscripts: str, *operands: Array) -> Array:
+@derived(numpy=np.einsum, method=None)
+def einsum(subscripts: str, *operands: Array, optimize: Any = None) -> Array:
     """Einstein's sum: ``einsum("ij,jk->ik", a, b)`` is ``a @ b``.
 
-    Letters name axes; those missing after ``->`` are summed.  A letter twice in one operand (a diagonal) is
-    refused; ``...`` stands for leading axes.
+    Letters name axes; those missing after ``->`` are summed, and ``...`` stands for leading axes.  NumPy's
+    ``optimize`` is accepted and changes nothing.
+
+    Shapes: as the letters say; axes of one letter have one length or 1.
+    Rule:   the einsum in which the letters of the operand and those of the result change places.
+    Raises: ValueError for letters that don't fit the shapes, and for a letter twice in one operand (a diagonal).
 
     >>> ta.einsum("ij,ij->i", ta.Tensor([[1.0, 2.0]]), ta.Tensor([[3.0, 4.0]]))
     Tensor([11.])
@@ -130,30 +138,27 @@ def einsum(subscripts: str, *operands: Array) -> Array:
     tensors: list[Any] = [x if isinstance(x, Node) else Node.result_type(x) for x in operands]
     inputs, arrow, result = subscripts.replace(" ", "").partition("->")
     terms = inputs.split(",")
-    shapes = " and ".join(str(x.shape) for x in tensors)
     if len(terms) != len(tensors):
+        shapes = [x.shape for x in tensors]
         raise ValueError(f"einsum: {subscripts!r} names {len(terms)} operands, got {len(tensors)} of shapes {shapes}")
-    spare = [c for c in "ZYXWVUTSRQPONMLKJIHGFEDCBA" if c not in subscripts]
-    most = 0
+    spare = "".join(c for c in ascii_uppercase if c not in subscripts)  # the last of them name the axes of the dots
+    dots = ""
     for i, (term, x) in enumerate(zip(terms, tensors, strict=True)):
-        missing = x.ndim - len(term.replace("...", ""))
-        if missing < 0 or (missing and "..." not in term):
+        hidden = x.ndim - len(term.replace("...", ""))
+        if hidden < 0 or (hidden and "..." not in term):
             raise ValueError(f"einsum: {term!r} does not name the axes of shape {x.shape} in {subscripts!r}")
-        most = max(most, missing)
-        terms[i] = term.replace("...", "".join(spare[:missing][::-1]))
+        dots = max(dots, spare[len(spare) - hidden :], key=len)
+        terms[i] = term.replace("...", spare[len(spare) - hidden :])
         if len(set(terms[i])) < len(terms[i]):
             raise ValueError(f"einsum: {term!r} repeats a letter; take the diagonal first")
     letters = "".join(terms)
-    once = "".join(sorted(c for c in set(letters) if letters.count(c) == 1 and c not in spare))
-    broadcast = "".join(spare[:most][::-1])
-    result = result.replace("...", broadcast) if arrow else broadcast + once
+    once = {c for c in letters if letters.count(c) == 1}
+    result = result.replace("...", dots) if arrow else dots + "".join(sorted(once - set(dots)))
+    lengths = {c: n for term, x in zip(terms, tensors) for c, n in zip(term, x.shape) if n != 1}
+    for i, (term, x) in enumerate(zip(terms, tensors)):
+        full = tuple(lengths.get(c, n) if n == 1 else n for c, n in zip(term, x.shape))
+        alone = tuple(axis for axis, c in enumerate(term) if c in once and c not in result)  # summed before all else
+        stretched = x.broadcast_to(full) if full != x.shape else x
+        tensors[i] = stretched.sum(alone) if alone else stretched
+        terms[i] = "".join(c for axis, c in enumerate(term) if axis not in alone)
     return _einsum(tuple(tensors), ",".join(terms) + "->" + result)
-
-
-def _numpy_einsum(subscripts: str, *operands: Array, optimize: bool = False) -> Array:
-    return einsum(subscripts, *operands)
-
-
-from ..autograd import NUMPY  # noqa: E402
-
-NUMPY[np.einsum] = _numpy_einsum

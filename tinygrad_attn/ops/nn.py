@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from typing import Any
 
 import numpy as np
@@ -15,41 +14,42 @@ from .reduce import Axis, spread
 
 def _peak(x: Array, axis: Axis) -> Array:
     """The largest along ``axis``: where it is and a look-up there, half the time of NumPy's maximum on short rows."""
-    if not isinstance(axis, int) or not x.ndim:
-        return np.maximum.reduce(x, axis=axis, keepdims=True)
+    if not isinstance(axis, int) or 0 in (x.ndim, x.size):
+        return np.maximum.reduce(x, axis=axis, keepdims=True, initial=-np.inf)
     return np.take_along_axis(x, np.argmax(x, axis, keepdims=True), axis)
 
 
 def _total(x: Array, axis: Axis) -> Array:
     """The sum along ``axis``: by einsum over the last one, a quarter of the time of NumPy's sum on short rows."""
-    if axis not in (-1, x.ndim - 1):
+    if axis not in (-1, x.ndim - 1) or not x.ndim:
         return np.add.reduce(x, axis=axis, keepdims=True)
     return np.einsum("...i->...", x)[..., None]
 
 
 def _shifted(x: Array, axis: Axis) -> tuple[Array, Array]:
-    """The peak along ``axis``, and ``x`` minus it; a peak of -inf (all blocked) or inf counts as finite."""
-    if x.size == 0:
-        return np.zeros_like(x), x.copy()
+    """The peak along ``axis``, and ``x`` minus it; a peak of -inf (all blocked) counts as 0."""
+    x = np.asarray(x, np.result_type(x, np.float16))  # integers become floats
     peak = _peak(x, axis)
-    if not np.isfinite(peak).all():
-        peak = np.where(np.isneginf(peak), 0, peak)
-    return peak, np.asarray(np.subtract(x, peak))
+    peak = np.where(peak == -np.inf, 0, peak)
+    return peak, np.asarray(x - peak)
 
 
 @primitive()
 def softmax(x: Array, axis: Axis = -1) -> Array:
-    """``exp(x) / sum(exp(x))`` along ``axis``: non-negative and summing to 1; an all -inf row gives zeros.
+    """``exp(x) / sum(exp(x))`` along ``axis``: numbers from 0 to 1 that sum to 1.
+
+    Shapes: any, kept; so is a float dtype, integers become floats.
+    Rule:   dx = out * (g - sum(g * out, axis=-1))
+
+    Computed from ``x - max(x)``, so that nothing overflows.  A row of -inf alone, everything blocked, gives zeros.
 
     >>> ta.softmax(ta.Tensor([1.0, 1.0, 2.0]))
     Tensor([0.21194157, 0.21194157, 0.57611686])
     """
     _, e = _shifted(x, axis)
-    e = np.exp(e, out=e if e.dtype.kind == "f" else None)  # integers make a float array of their own
+    np.exp(e, out=e)
     total = _total(e, axis)
-    if not total.all():
-        total = np.where(total == 0, 1, total)
-    return np.divide(e, total, out=e)
+    return np.divide(e, np.where(total == 0, 1, total), out=e)
 
 
 softmax.gradients(x=lambda g, out, x, axis: out * (g - (g * out).sum(axis, keepdims=True)))
@@ -57,25 +57,34 @@ softmax.gradients(x=lambda g, out, x, axis: out * (g - (g * out).sum(axis, keepd
 
 @primitive()
 def logsumexp(x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-    """``log(sum(exp(x)))`` along ``axis``; an all -inf row gives -inf, with gradient 0.
+    """``log(sum(exp(x)))`` along ``axis`` (None: of all), without overflow.
+
+    Shapes: any, without the axes, or with length 1 there (keepdims); a float dtype is kept.
+    Rule:   dx = g * softmax(x)
+    Raises: ValueError where there is nothing to sum.
+
+    A row of -inf alone gives -inf, with gradient 0.
 
     >>> ta.logsumexp(ta.Tensor([1000.0, 1000.0]))
     Tensor(1000.6931)
     """
     if x.size == 0:
         raise ValueError(f"logsumexp: nothing to sum in shape {x.shape}")
-    peak, e = _shifted(x, axis)
+    peak, shifted = _shifted(x, axis)
     with np.errstate(divide="ignore"):
-        total = np.log(_total(np.exp(e), axis)) + peak
+        total = np.log(_total(np.exp(shifted), axis)) + peak
     return total if keepdims else total.squeeze(axis)
 
 
-logsumexp.gradients(x=lambda g, out, x, axis, keepdims: spread(g, x, axis, keepdims) * softmax.of(x, axis))
+logsumexp.gradients(x=lambda g, out, x, axis, keepdims: spread(g, axis, keepdims) * softmax.of(x, axis))
 
 
 @primitive()
 def log_softmax(x: Array, axis: Axis = -1) -> Array:
-    """``x - logsumexp(x)`` along ``axis``, the logarithm of `softmax` without its underflow.
+    """``x - logsumexp(x)`` along ``axis``: the logarithm of `softmax`, without its underflow.
+
+    Shapes: any, kept; so is a float dtype, integers become floats.
+    Rule:   dx = g - exp(out) * sum(g, axis=-1)
 
     >>> ta.log_softmax(ta.Tensor([0.0, 0.0]))
     Tensor([-0.6931472, -0.6931472])
@@ -90,22 +99,17 @@ log_softmax.gradients(x=lambda g, out, x, axis: g - np.exp(out) * g.sum(axis, ke
 
 def _log_probabilities(logits: Array, targets: Array, ignore_index: int, reduction: str) -> tuple[Array, ...]:
     """Log-probabilities, targets that can be looked up, and how much the loss of each counts."""
-    targets = np.asarray(targets)
-    *shape, classes = logits.shape
+    targets, shape, classes = np.asarray(targets), logits.shape[:-1], logits.shape[-1]
     if targets.dtype.kind not in "iu":
         raise TypeError(f"cross_entropy: targets are class numbers, integers, not {targets.dtype}")
-    if targets.shape != tuple(shape):
-        raise ValueError(
-            f"cross_entropy: logits {logits.shape} need targets of shape {tuple(shape)}, got {targets.shape}"
-        )
+    if targets.shape != shape:
+        raise ValueError(f"cross_entropy: logits {logits.shape} need targets of shape {shape}, got {targets.shape}")
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f'cross_entropy: reduction must be "mean", "sum" or "none", not {reduction!r}')
     used = targets != ignore_index
-    wrong = used & ((targets < 0) | (targets >= classes))
-    if wrong.any():
-        raise IndexError(
-            f"cross_entropy: target {targets[wrong][0]} is outside the {classes} classes 0 .. {classes - 1}"
-        )
+    wrong = targets[used & ((targets < 0) | (targets >= classes))]
+    if wrong.size:
+        raise IndexError(f"cross_entropy: target {wrong[0]} is outside the {classes} classes 0 .. {classes - 1}")
     count = max(np.count_nonzero(used), 1) if reduction == "mean" else 1
     return log_softmax.of(logits, -1), np.where(used, targets, 0), (used / count).astype(logits.dtype)
 
@@ -114,7 +118,7 @@ def _log_probabilities(logits: Array, targets: Array, ignore_index: int, reducti
 def cross_entropy(
     logits: Array, targets: Array, ignore_index: int = -100, reduction: str = "mean", saved: Any = None
 ) -> Array:
-    """``-log softmax(logits)[target]``, averaged over the targets that are used.
+    """``-log softmax(logits)[target]``: how surprising each target is, in nats; the mean over those that are used.
 
     Args:
         logits: (..., V).
@@ -122,27 +126,29 @@ def cross_entropy(
         ignore_index: the target that is left out; with all left out the loss is 0 and so is its gradient.
         reduction: "mean" over the used targets, "sum", or "none" for one loss each.
 
-    Raises:
-        TypeError: targets that are not integers.
-        IndexError: a target out of range.
-        ValueError: shapes that do not belong together.
+    Shapes: (..., V) and (...) give one number, or (...) with reduction "none"; the dtype of logits.
+    Rule:   dlogits = expand_dims(g * (1/3), axis=-1) * (exp(log_softmax(logits, axis=-1)) - one_hot)
+    Raises: TypeError for targets that are not integers, IndexError for one out of range, ValueError for shapes
+            that do not belong together.
+
+    (The rule is that of three targets: softmax minus the truth, times the share of each loss in the mean.)
 
     >>> ta.cross_entropy(ta.Tensor([[0.0, 0.0]]), [1]).numpy().round(4)
     np.float32(0.6931)
     """
-    logp, targets, weight = saved
+    logp, targets, share = saved
     flat = logp.reshape(-1, logp.shape[-1])
     picked = flat[np.arange(len(flat)), targets.ravel()].reshape(targets.shape)
-    losses = np.where(weight != 0, -picked * weight, 0)
+    losses = np.where(share != 0, -picked * share, 0)
     return losses if reduction == "none" else np.add.reduce(losses, axis=None)
 
 
 def _cross_entropy_rule(
     g: Array, out: Array, logits: Array, targets: Array, ignore_index: int, reduction: str, saved: Any
 ) -> Array:
-    logp, targets, weight = saved
-    one_hot = (targets[..., None] == np.arange(logits.shape[-1])).astype(weight.dtype)
-    return np.expand_dims(g * weight, -1) * (np.exp(logp) - one_hot)
+    logp, targets, share = saved
+    one_hot = targets[..., None] == np.arange(logits.shape[-1])
+    return np.expand_dims(g * share, -1) * (np.exp(logp) - one_hot)
 
 
 cross_entropy.gradients(logits=_cross_entropy_rule)
@@ -151,7 +157,7 @@ cross_entropy.gradients(logits=_cross_entropy_rule)
 def _standardized(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array]:
     n = x.shape[-1]
     centred = x - x.sum(-1, keepdims=True) / n  # sum / n, since NumPy's mean costs three times as much here
-    scale = 1 / np.sqrt(np.vecdot(centred, centred)[..., None] / n + eps)
+    scale = 1 / np.sqrt(np.expand_dims(np.vecdot(centred, centred), -1) / n + eps)
     return centred * scale, scale
 
 
@@ -162,7 +168,16 @@ def layer_norm(x: Array, weight: Array = None, bias: Array = None, eps: float = 
     ``(x - mean) / sqrt(var + eps) * weight + bias``, over the last axis, with the population variance.
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
 
-    Shapes: ``x`` (..., D); ``weight`` and ``bias`` (D,) or None.
+    Shapes: x (..., D), kept; weight and bias (D,) or None; the wider dtype.
+    Rule:   dx = v * (g * weight - sum(g * weight, axis=-1) / n
+                      - w * (expand_dims(vecdot(g * weight, w), axis=-1) / n)),
+                 where u = x - sum(x, axis=-1) / n,
+                 v = 1 / sqrt(expand_dims(vecdot(u, u), axis=-1) / n + 1e-05), w = u * v
+            dweight = g * (u * (1 / sqrt(expand_dims(vecdot(u, u), axis=-1) / n + 1e-05))),
+                 where u = x - sum(x, axis=-1) / n
+            dbias = g
+
+    (w is the row with mean 0 and variance 1, v the factor that made it so.)
 
     >>> ta.layer_norm(ta.Tensor([[1.0, 3.0]]))
     Tensor([[-0.999995,  0.999995]])
@@ -181,7 +196,7 @@ def _layer_norm_rule(
     normal, scale = saved
     dn = g if weight is None else g * weight
     n = x.shape[-1]
-    dx = scale * (dn - dn.sum(-1, keepdims=True) / n - normal * (np.vecdot(dn, normal)[..., None] / n))
+    dx = scale * (dn - dn.sum(-1, keepdims=True) / n - normal * (np.expand_dims(np.vecdot(dn, normal), -1) / n))
     return dx, g * normal, g
 
 
@@ -203,29 +218,10 @@ def dropout(x: Array, p: float = 0.5, *, rng: np.random.Generator | None = None,
         return x
     if p == 1:
         return masked_fill(x, True, 0)
-    if not hasattr(rng, "random"):
+    if not isinstance(rng, np.random.Generator):
         raise TypeError(f"dropout: needs rng=np.random.default_rng(seed) to draw from, got {rng!r}")
     keep = (rng.random(x.shape, dtype=np.float32) >= p) / np.asarray(1 - p, x.dtype)
     return multiply(x, constant(keep.astype(x.dtype, copy=False)))
-
-
-def _attention_blocks(q: Array, k: Array, mask: Array) -> list[tuple[Any, Any]]:
-    """Blocks of queries, each with the keys that some query in it may see: half of the pairs, if causal."""
-    n, m = q.shape[-2], k.shape[-2]
-    size = max(64, n // 8)
-    if mask is None or mask.shape[-2:] != (n, m) or n < 2 * size:
-        return [(..., ...)]
-    seen = ~mask.reshape(-1, n, m).all(axis=0)
-    blocks = []
-    for start in range(0, n, size):
-        last = np.flatnonzero(seen[start : start + size].any(axis=0))
-        keys = slice(0, int(last[-1]) + 1 if last.size else 1)
-        blocks.append(((..., slice(start, start + size), slice(None)), (..., keys, slice(None))))
-    return blocks
-
-
-def _part(x: Array, index: Any) -> Array:
-    return x if index is ... else x[index]
 
 
 def attention_weights(q: Array, k: Array, mask: Array, scale: float) -> Array:
@@ -234,22 +230,43 @@ def attention_weights(q: Array, k: Array, mask: Array, scale: float) -> Array:
     return softmax.of(scores if mask is None else masked_fill.of(scores, mask, -np.inf), -1)
 
 
-def _block_weights(q: Array, k: Array, v: Array, mask: Array, scale: float) -> list[Array]:
-    blocks = _attention_blocks(q, k, mask)
-    masks = [mask if rows is ... else mask[..., rows[1], keys[1]] for rows, keys in blocks]
-    pairs = zip(blocks, masks, strict=True)
-    return [attention_weights(_part(q, rows), _part(k, keys), m, scale) for (rows, keys), m in pairs]
+def _block_weights(q: Array, k: Array, v: Array, mask: Array, scale: float) -> list[tuple[Any, Any, Array]]:
+    """Blocks of queries, for each the keys that some query in it may see (half of all, if causal) and the weights."""
+    n, m = q.shape[-2], k.shape[-2]
+    size = max(64, n // 8)
+    if mask is None or mask.shape[-2:] != (n, m) or n < 2 * size:
+        return [(..., ..., attention_weights(q, k, mask, scale))]
+    seen = ~mask.reshape(-1, n, m).all(axis=0)
+    ends = m - seen[:, ::-1].argmax(axis=1)  # one past the last key that a query sees
+    ends[-1] = m  # some block reaches every key
+    blocks = [(slice(i, i + size), slice(int(ends[i : i + size].max()))) for i in range(0, n, size)]
+    return [(i, j, attention_weights(_part(q, i), _part(k, j), mask[..., i, j], scale)) for i, j in blocks]
+
+
+def _part(x: Array, positions: Any) -> Array:
+    return x if positions is ... else x[..., positions, :]
 
 
 @primitive(method=None, saves=_block_weights)
 def attention(q: Array, k: Array, v: Array, mask: Array, scale: float, saved: Any) -> Array:
     """``softmax(q kT scale) v`` in one operation, which passes over the blocks of pairs that ``mask`` blocks.
 
-    Shapes: ``q`` (..., Tq, d), ``k`` (..., Tk, d), ``v`` (..., Tk, e), ``mask`` (..., Tq, Tk), boolean with
-    True = blocked, or None; the result is (..., Tq, e).
+    Source: Vaswani et al., "Attention Is All You Need", 2017, section 3.2.1.
+
+    Shapes: q (..., Tq, d), k (..., Tk, d), v (..., Tk, e) and mask (..., Tq, Tk), boolean with True = blocked,
+            or None, give (..., Tq, e); the wider dtype.
+    Rule:   dq = softmax(masked_fill(q * scale @ k.mT, mask, -inf), axis=-1)
+                 * (g @ v.mT - vecdot(g, out)[..., None]) @ (k * scale)
+            dk = (softmax(masked_fill(q * scale @ k.mT, mask, -inf), axis=-1)
+                 * (g @ v.mT - vecdot(g, out)[..., None])).mT @ (q * scale)
+            dv = softmax(masked_fill(q * scale @ k.mT, mask, -inf), axis=-1).mT @ g
+
+    >>> q = k = v = ta.Tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> ta.PRIMITIVES["attention"](q, k, v, np.array([[False, True], [False, False]]), 1.0)
+    Tensor([[1.        , 0.        ],
+            [0.26894143, 0.7310586 ]])
     """
-    blocks = _attention_blocks(q, k, mask)
-    return _joined([weights @ _part(v, keys) for weights, (_, keys) in zip(saved, blocks, strict=True)])
+    return _joined([weights @ _part(v, keys) for _, keys, weights in saved])
 
 
 @attention.joint_gradients
@@ -257,32 +274,25 @@ def _attention_rule(
     g: Array, out: Array, q: Array, k: Array, v: Array, mask: Array, scale: float, saved: Any
 ) -> tuple[Array, ...]:
     dq, dk, dv = [], [], []
-    for weights, (rows, keys) in zip(saved, _attention_blocks(q, k, mask), strict=True):
+    for rows, keys, weights in saved:
         dout = _part(g, rows)
         dweights = dout @ _part(v, keys).mT
         dscores = weights * (dweights - np.vecdot(dout, _part(out, rows))[..., None])
         dq.append(dscores @ (_part(k, keys) * scale))
         dk.append(dscores.mT @ (_part(q, rows) * scale))
         dv.append(weights.mT @ dout)
-    return _joined(dq), _piled(dk, k.shape), _piled(dv, v.shape)
+    return _joined(dq), functools.reduce(_overlaid, dk), functools.reduce(_overlaid, dv)
 
 
 def _joined(blocks: list[Array]) -> Array:
     return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=-2)
 
 
-def _piled(parts: list[Array], shape: tuple[int, ...]) -> Array:
-    """The sum of gradients that begin at the first key and end at different ones."""
-    if len(parts) == 1:
-        return parts[0]
-    ends = sorted({part.shape[-2] for part in parts})
-    pieces = []
-    for start, end in zip([0, *ends], ends, strict=False):
-        reaching = [part[..., start:end, :] for part in parts if part.shape[-2] >= end]
-        pieces.append(functools.reduce(operator.add, reaching))
-    if ends[-1] < shape[-2]:
-        pieces.append(np.zeros((*shape[:-2], shape[-2] - ends[-1], shape[-1]), pieces[0].dtype))
-    return np.concatenate(pieces, axis=-2)
+def _overlaid(a: Array, b: Array) -> Array:
+    """The sum of two gradients that begin at the first key and may end at different ones."""
+    short, long = sorted((a, b), key=lambda x: x.shape[-2])
+    n = short.shape[-2]
+    return np.concatenate([short + long[..., :n, :], long[..., n:, :]], axis=-2)
 
 
 attention.operands = (0, 1, 2)

@@ -9,28 +9,27 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from ..autograd import Array, derived, primitive
-from .elementwise import multiply, power
-from .shape import concatenate, expand_dims, reshape
+from .shape import concatenate, reshape, transpose
 
 Axis = Any  # an int, a tuple of them or None
 
 
-def spread(g: Array, x: Array, axis: Axis, keepdims: bool) -> Array:
-    """What a reduction kept, with the axes back that it dropped, so that it broadcasts against ``x``."""
-    return g if keepdims or axis is None else np.expand_dims(g, _positive(axis, x.ndim))
-
-
-def _positive(axis: int | tuple[int, ...], ndim: int) -> tuple[int, ...]:
-    return tuple(a % ndim for a in (axis if isinstance(axis, tuple) else (axis,)))
+def spread(g: Array, axis: Axis, keepdims: bool) -> Array:
+    """What a reduction kept, with the axes back that it dropped, so that it broadcasts against its operand."""
+    return g if keepdims or axis is None else np.expand_dims(g, axis)
 
 
 def _count(x: Array, axis: Axis) -> int:
-    return math.prod(x.shape if axis is None else (x.shape[a] for a in _positive(axis, x.ndim)))
+    """How many numbers each result is made of."""
+    return math.prod(x.shape[a] for a in (range(x.ndim) if axis is None else normalize_axis_tuple(axis, x.ndim)))
 
 
 @primitive(numpy=np.sum)
 def sum(x: Array, axis: Axis = None, keepdims: Any = False) -> Array:
     """The sum over ``axis`` (None: all, a tuple: several): every summand gets the whole gradient.
+
+    Shapes: any, without the axes summed, or with length 1 there (keepdims); a float dtype is kept.
+    Rule:   dx = broadcast_to(g, x.shape)
 
     >>> ta.Tensor([[1.0, 2.0], [3.0, 4.0]]).sum(axis=0)
     Tensor([4., 6.])
@@ -38,12 +37,16 @@ def sum(x: Array, axis: Axis = None, keepdims: Any = False) -> Array:
     return np.add.reduce(x, axis=axis, keepdims=keepdims)
 
 
-sum.gradients(x=lambda g, out, x, axis, keepdims: np.broadcast_to(spread(g, x, axis, keepdims), x.shape))
+sum.gradients(x=lambda g, out, x, axis, keepdims: np.broadcast_to(spread(g, axis, keepdims), x.shape))
 
 
 @primitive(numpy=np.mean)
 def mean(x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The mean over ``axis``; an empty one is refused.
+    """The mean over ``axis`` (None: of all, a tuple: over several).
+
+    Shapes: any, without the axes averaged, or with length 1 there (keepdims); a float dtype is kept.
+    Rule:   dx = broadcast_to(g / n, x.shape)
+    Raises: ValueError where there is nothing to average.
 
     >>> ta.Tensor([[1.0, 2.0], [3.0, 4.0]]).mean(axis=1)
     Tensor([1.5, 3.5])
@@ -54,13 +57,17 @@ def mean(x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 mean.gradients(
-    x=lambda g, out, x, axis, keepdims: np.broadcast_to(spread(g, x, axis, keepdims) / _count(x, axis), x.shape)
+    x=lambda g, out, x, axis, keepdims: np.broadcast_to(spread(g, axis, keepdims) / _count(x, axis), x.shape)
 )
 
 
 @primitive(numpy=np.var)
 def var(x: Array, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Array:
-    """The variance over ``axis``: the mean squared distance from the mean (``ddof=1``: the sample variance).
+    """The variance over ``axis``: ``sum((x - mean(x)) ** 2) / (n - ddof)`` (``ddof=1``: the sample variance).
+
+    Shapes: any, without the axes, or with length 1 there (keepdims); a float dtype is kept.
+    Rule:   dx = g * (x - mean(x)) * (2 / n)
+    Raises: ValueError for too few numbers.
 
     >>> ta.Tensor([[1.0, 2.0], [3.0, 5.0]]).var(axis=-1)
     Tensor([0.25, 1.  ])
@@ -72,20 +79,17 @@ def var(x: Array, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> A
 
 var.gradients(
     x=lambda g, out, x, axis, keepdims, ddof: (
-        spread(g, x, axis, keepdims) * (x - x.mean(axis, keepdims=True)) * (2 / (_count(x, axis) - ddof))
+        spread(g, axis, keepdims) * (x - x.mean(axis, keepdims=True)) * (2 / (_count(x, axis) - ddof))
     )
 )
 
 
-def _shared(g: Array, out: Array, x: Array, axis: Axis, keepdims: bool) -> Array:
-    """The gradient of an extremum, split evenly among the elements that tie for it."""
-    best = (x == spread(out, x, axis, keepdims)).astype(g.dtype)
-    return spread(g, x, axis, keepdims) * (best / best.sum(axis, keepdims=True))
-
-
 @primitive(numpy=(np.max, np.amax))
 def max(x: Array, axis: Axis = None, keepdims: Any = False) -> Array:
-    """The largest over ``axis``; a tie splits the gradient evenly.
+    """The largest over ``axis``: it gets the gradient, and a tie splits it evenly.
+
+    Shapes: any, without the axes, or with length 1 there (keepdims); the dtype is kept.
+    Rule:   dx = g * ((x == out) / sum(x == out))
 
     >>> ta.Tensor([2.0, 5.0, 5.0]).max()
     Tensor(5.)
@@ -95,7 +99,10 @@ def max(x: Array, axis: Axis = None, keepdims: Any = False) -> Array:
 
 @primitive(numpy=(np.min, np.amin))
 def min(x: Array, axis: Axis = None, keepdims: Any = False) -> Array:
-    """The smallest over ``axis``; a tie splits the gradient evenly.
+    """The smallest over ``axis``: it gets the gradient, and a tie splits it evenly.
+
+    Shapes: any, without the axes, or with length 1 there (keepdims); the dtype is kept.
+    Rule:   dx = g * ((x == out) / sum(x == out))
 
     >>> ta.Tensor([2.0, 5.0, 2.0]).min()
     Tensor(2.)
@@ -103,13 +110,21 @@ def min(x: Array, axis: Axis = None, keepdims: Any = False) -> Array:
     return np.minimum.reduce(x, axis=axis, keepdims=keepdims)
 
 
-max.gradients(x=_shared)
-min.gradients(x=_shared)
+def _extremum_rule(g: Array, out: Array, x: Array, axis: Axis, keepdims: bool) -> Array:
+    best = (x == spread(out, axis, keepdims)).astype(g.dtype)
+    return spread(g, axis, keepdims) * (best / best.sum(axis, keepdims=True))
+
+
+max.gradients(x=_extremum_rule)
+min.gradients(x=_extremum_rule)
 
 
 @primitive()
 def norm(x: Array, axis: Axis = None, keepdims: Any = False) -> Array:
-    """The Euclidean length over ``axis``; its gradient at the zero vector is taken as 0.
+    """The Euclidean length ``sqrt(sum(x ** 2))`` over ``axis``; its gradient at the zero vector is taken as 0.
+
+    Shapes: any, without the axes, or with length 1 there (keepdims); a float dtype is kept.
+    Rule:   dx = g * where(out == 0, 0, x / where(out == 0, 1, out))
 
     >>> ta.norm(ta.Tensor([3.0, 4.0]))
     Tensor(5.)
@@ -121,9 +136,8 @@ def norm(x: Array, axis: Axis = None, keepdims: Any = False) -> Array:
 
 
 def _norm_rule(g: Array, out: Array, x: Array, axis: Axis, keepdims: bool) -> Array:
-    length = spread(out, x, axis, keepdims)
-    unit = np.where(length == 0, 0, x / np.where(length == 0, 1, length))
-    return spread(g, x, axis, keepdims) * unit
+    length = spread(out, axis, keepdims)
+    return spread(g, axis, keepdims) * np.where(length == 0, 0, x / np.where(length == 0, 1, length))
 
 
 norm.gradients(x=_norm_rule)
@@ -131,7 +145,10 @@ norm.gradients(x=_norm_rule)
 
 @primitive(numpy=np.cumsum)
 def cumsum(x: Array, axis: int | None = None) -> Array:
-    """The running sum along ``axis`` (None: of the flattened array).
+    """The running sum along ``axis`` (None: of the flattened array); the gradient is summed from the other end.
+
+    Shapes: any, kept (None: flat); a float dtype is kept.
+    Rule:   dx = reshape(flip(cumsum(flip(g))), x.shape)
 
     >>> ta.Tensor([1.0, 2.0, 3.0]).cumsum()
     Tensor([1., 3., 6.])
@@ -139,29 +156,23 @@ def cumsum(x: Array, axis: int | None = None) -> Array:
     return np.cumsum(x, axis=axis)
 
 
-cumsum.gradients(
-    x=lambda g, out, x, axis: np.flip(np.cumsum(np.flip(g, axis or 0), axis or 0), axis or 0).reshape(x.shape)
-)
+cumsum.gradients(x=lambda g, out, x, axis: np.flip(np.cumsum(np.flip(g, axis), axis), axis).reshape(x.shape))
 
 
 @derived(numpy=np.prod)
 def prod(x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
     """The product over ``axis``, by halves: right to any order at zeros too, where ``out / x`` would fail.
 
+    Shapes: any, without the axes, or with length 1 there (keepdims); the dtype is kept.
+
     >>> ta.Tensor([2.0, 3.0, 4.0]).prod()
     Tensor(24.)
     """
-    try:
-        axes = normalize_axis_tuple(tuple(range(x.ndim)) if axis is None else axis, x.ndim)
-    except ValueError as error:
-        raise ValueError(f"prod: cannot take shape {x.shape}, axis={axis}: {error}") from error
-    kept = [i for i in range(x.ndim) if i not in axes]
-    factors = reshape(
-        x.transpose((*axes, *kept)), (-1, *(x.shape[i] for i in kept)) if x.size else (0,) * (len(kept) + 1)
-    )
+    axes = normalize_axis_tuple(range(x.ndim) if axis is None else axis, x.ndim, f"prod: shape {x.shape}")
+    kept = tuple(i for i in range(x.ndim) if i not in axes)
+    factors = reshape(transpose(x, (*axes, *kept)), (_count(x, axes), *(x.shape[i] for i in kept)))
     while len(factors) > 1:
         half = len(factors) // 2
-        pairs = multiply(factors[:half], factors[half : 2 * half])
-        factors = pairs if len(factors) % 2 == 0 else concatenate([pairs, factors[2 * half :]])
-    product = factors[0] if len(factors) else power(factors.sum(0), 0)
-    return expand_dims(product, tuple(sorted(axes))) if keepdims and axes else product
+        factors = concatenate([factors[:half] * factors[half : 2 * half], factors[2 * half :]])
+    product = factors[0] if len(factors) else factors.sum(0) + 1  # the product of nothing is 1
+    return reshape(product, tuple(1 if i in axes else n for i, n in enumerate(x.shape))) if keepdims else product

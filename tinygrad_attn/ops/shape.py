@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -23,6 +24,9 @@ def _varargs(op: object) -> None:
 def reshape(x: Array, shape: int | tuple[int, ...]) -> Array:
     """The same elements in another shape; one length may be -1.
 
+    Shapes: any -> shape, of as many elements; the dtype is kept.
+    Rule:   dx = reshape(g, x.shape)
+
     >>> ta.Tensor([[1.0, 2.0], [3.0, 4.0]]).reshape(4)
     Tensor([1., 2., 3., 4.])
     """
@@ -35,7 +39,10 @@ _varargs(reshape)
 
 @primitive(numpy=np.transpose, method=None)
 def transpose(x: Array, axes: tuple[int, ...] | None = None) -> Array:
-    """The axes in another order (None: reversed).
+    """The axes in another order (None: reversed); the gradient's in the inverse one.
+
+    Shapes: ``out.shape[i] = x.shape[axes[i]]``; the dtype is kept.
+    Rule:   dx = transpose(g)
 
     >>> ta.Tensor([[1.0, 2.0]]).transpose()
     Tensor([[1.],
@@ -57,6 +64,9 @@ _varargs(transpose)
 def swapaxes(x: Array, axis1: int, axis2: int) -> Array:
     """Two axes exchanged; ``x.mT`` exchanges the last two.
 
+    Shapes: (..., m, ..., n, ...) -> (..., n, ..., m, ...); the dtype is kept.
+    Rule:   dx = swapaxes(g, axis1, axis2)
+
     >>> ta.Tensor([[1.0, 2.0]]).swapaxes(0, 1).shape
     (2, 1)
     """
@@ -65,24 +75,17 @@ def swapaxes(x: Array, axis1: int, axis2: int) -> Array:
 
 swapaxes.gradients(x=lambda g, out, x, axis1, axis2: np.swapaxes(g, axis1, axis2))
 
-
-def _matrix_transpose(x: Node) -> Array:
-    """Each matrix of the stack transposed."""
-    return swapaxes(x, -1, -2)
-
-
-def _reversed_axes(x: Node) -> Array:
-    """All axes in reverse order."""
-    return transpose(x)
-
-
-Node.result_type.mT = property(_matrix_transpose)
-Node.result_type.T = property(_reversed_axes)
+Node.result_type.mT = property(lambda x: swapaxes(x, -1, -2), doc="Each matrix of the stack transposed.")
+Node.result_type.T = property(lambda x: transpose(x), doc="All axes in reverse order.")
 
 
 @primitive(numpy=np.squeeze)
 def squeeze(x: Array, axis: int | tuple[int, ...] | None = None) -> Array:
     """Axes of length 1 dropped (None: all of them).
+
+    Shapes: (..., 1, ...) -> (..., ...); the dtype is kept.
+    Rule:   dx = reshape(g, x.shape)
+    Raises: ValueError for an axis of another length.
 
     >>> ta.Tensor([[1.0]]).squeeze()
     Tensor(1.)
@@ -97,6 +100,9 @@ squeeze.gradients(x=lambda g, out, x, axis: g.reshape(x.shape))
 def expand_dims(x: Array, axis: int | tuple[int, ...]) -> Array:
     """New axes of length 1, at ``axis`` of the result.
 
+    Shapes: (..., ...) -> (..., 1, ...); the dtype is kept.
+    Rule:   dx = reshape(g, x.shape)
+
     >>> ta.Tensor([1.0, 2.0]).expand_dims(0).shape
     (1, 2)
     """
@@ -108,7 +114,10 @@ expand_dims.gradients(x=lambda g, out, x, axis: g.reshape(x.shape))
 
 @primitive(numpy=np.broadcast_to, method=None)
 def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
-    """``x`` repeated to ``shape`` without copying; the gradient is summed over the repeats.
+    """``x`` repeated to ``shape`` without copying; the engine sums the gradient over the repeats.
+
+    Shapes: any that broadcasts to shape; the dtype is kept.
+    Rule:   dx = g
 
     >>> ta.Tensor([1.0]).broadcast_to((2, 2)).sum()
     Tensor(4.)
@@ -124,6 +133,10 @@ _varargs(broadcast_to)
 def concatenate(arrays: Sequence[Array], axis: int = 0) -> Array:
     """The arrays end to end along ``axis``; their gradient is split again.
 
+    Shapes: (..., n, ...) and (..., m, ...) give (..., n + m, ...), otherwise equal; the wider dtype.
+    Rule:   da = split(g, [n], axis=0)[0]
+            db = split(g, [n], axis=0)[1]
+
     >>> ta.concatenate([ta.Tensor([1.0]), ta.Tensor([2.0, 3.0])])
     Tensor([1., 2., 3.])
     """
@@ -134,7 +147,7 @@ def concatenate(arrays: Sequence[Array], axis: int = 0) -> Array:
 
 @concatenate.joint_gradients
 def _split_again(g: Array, out: Array, arrays: Sequence[Array], axis: int) -> Array:
-    return np.split(g, [int(i) for i in np.cumsum([a.shape[axis] for a in arrays])[:-1]], axis)
+    return np.split(g, list(accumulate(a.shape[axis] for a in arrays))[:-1], axis)
 
 
 @derived(numpy=np.stack, method=None)
@@ -144,9 +157,8 @@ def stack(arrays: Sequence[Array], axis: int = 0) -> Array:
     >>> ta.stack([ta.Tensor(1.0), ta.Tensor(2.0)])
     Tensor([1., 2.])
     """
-    arrays = [a if isinstance(a, Node) else Node.result_type(a) for a in arrays]
-    if len({a.shape for a in arrays}) != 1:
-        shapes = ", ".join(str(a.shape) for a in arrays) or "none"
+    shapes = [np.shape(a) for a in arrays]
+    if len(set(shapes)) != 1:
         raise ValueError(f"stack: needs tensors of one shape, got {shapes}; concatenate joins different ones")
     return concatenate([expand_dims(a, axis) for a in arrays], axis)
 
@@ -154,6 +166,10 @@ def stack(arrays: Sequence[Array], axis: int = 0) -> Array:
 @primitive(numpy=np.split)
 def split(x: Array, sections: int | Sequence[int], axis: int = 0) -> Sequence[Array]:
     """A list of pieces along ``axis``: so many equal ones, or cut at these positions; gradients are joined.
+
+    Shapes: (..., n, ...) -> a list of (..., m, ...) whose m sum to n; the dtype is kept.
+    Rule:   dx = concatenate([g[0], g[1], g[2]], axis=0)
+    Raises: ValueError for pieces that cannot be equal.
 
     >>> ta.Tensor([1.0, 2.0, 3.0, 4.0]).split(2)
     [Tensor([1., 2.]), Tensor([3., 4.])]
@@ -170,6 +186,9 @@ split.remedy = lambda x, sections, axis: "The pieces must be equal, or give the 
 def tril(x: Array, k: int = 0) -> Array:
     """The lower triangle of each matrix, up to diagonal ``k``; zeros above.
 
+    Shapes: (..., n, m), kept; so is the dtype.
+    Rule:   dx = tril(g)
+
     >>> ta.Tensor([[1.0, 2.0], [3.0, 4.0]]).tril()
     Tensor([[1., 0.],
             [3., 4.]])
@@ -177,9 +196,15 @@ def tril(x: Array, k: int = 0) -> Array:
     return np.tril(x, k)
 
 
+tril.gradients(x=lambda g, out, x, k: np.tril(g, k))
+
+
 @primitive(numpy=np.triu)
 def triu(x: Array, k: int = 0) -> Array:
     """The upper triangle of each matrix, from diagonal ``k``; zeros below.
+
+    Shapes: (..., n, m), kept; so is the dtype.
+    Rule:   dx = triu(g)
 
     >>> ta.Tensor([[1.0, 2.0], [3.0, 4.0]]).triu()
     Tensor([[1., 2.],
@@ -188,13 +213,15 @@ def triu(x: Array, k: int = 0) -> Array:
     return np.triu(x, k)
 
 
-tril.gradients(x=lambda g, out, x, k: np.tril(g, k))
 triu.gradients(x=lambda g, out, x, k: np.triu(g, k))
 
 
 @primitive(numpy=np.flip)
 def flip(x: Array, axis: int | tuple[int, ...] | None = None) -> Array:
     """The order along ``axis`` reversed (None: along all).
+
+    Shapes: any, kept; so is the dtype.
+    Rule:   dx = flip(g)
 
     >>> ta.Tensor([1.0, 2.0]).flip()
     Tensor([2., 1.])
@@ -209,14 +236,13 @@ flip.gradients(x=lambda g, out, x, axis: np.flip(g, axis))
 def roll(x: Array, shift: int | tuple[int, ...], axis: int | tuple[int, ...] | None = None) -> Array:
     """The elements moved along ``axis`` by ``shift`` places, the last ones to the front.
 
+    Shapes: any, kept; so is the dtype.
+    Rule:   dx = roll(g, -shift)
+
     >>> ta.Tensor([1.0, 2.0, 3.0]).roll(1)
     Tensor([3., 1., 2.])
     """
     return np.roll(x, shift, axis)
 
 
-def _opposite(shift: int | tuple[int, ...]) -> int | tuple[int, ...]:
-    return tuple(-s for s in shift) if isinstance(shift, tuple) else -shift
-
-
-roll.gradients(x=lambda g, out, x, shift, axis: np.roll(g, _opposite(shift), axis))
+roll.gradients(x=lambda g, out, x, shift, axis: np.roll(g, np.negative(shift), axis))
