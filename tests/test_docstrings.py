@@ -5,7 +5,9 @@ In an example `np` is NumPy and `ta` is this package.
 
 import doctest
 import importlib
+import inspect
 import pkgutil
+import pydoc
 import re
 
 import numpy as np
@@ -32,9 +34,12 @@ def examples():
     finder = doctest.DocTestFinder(exclude_empty=True)
     for info in pkgutil.walk_packages(ta.__path__, "tinygrad_attn."):
         yield from finder.find(importlib.import_module(info.name), extraglobs=NAMES)
+    for op in PRIMITIVES.values():  # also those that no module holds under a name
+        yield from finder.find(op.forward, op.name, extraglobs=NAMES)
 
 
 EXAMPLES = [example for example in examples() if example.examples]
+every_primitive = pytest.mark.parametrize("op", PRIMITIVES.values(), ids=PRIMITIVES)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
@@ -45,6 +50,22 @@ def test_example(example):
     assert not failed, "".join(report)
 
 
-def test_examples_of_operations_are_among_them():
-    tested = {example.name.rpartition(".")[2] for example in EXAMPLES}
-    assert tested >= {name for name, op in PRIMITIVES.items() if ">>>" in (op.__doc__ or "")}
+@every_primitive
+def test_an_operation_says_its_shapes_its_gradients_and_an_example(op):
+    text = inspect.getdoc(op)
+    assert "\nShapes: " in text and "\nRule: " in text
+    assert text.index("\nShapes: ") < text.index("\nRule: ")
+    assert re.match(r".+[.;:]", text)
+
+
+@every_primitive
+def test_the_rule_in_a_docstring_is_the_rule_that_runs(op):
+    """The rule printed from its own code; a docstring may break it into lines, and may not differ otherwise."""
+    (stated,) = re.findall(r"^Rule:(.*?)(?=^\S|\n\n|\Z)", inspect.getdoc(op), re.MULTILINE | re.DOTALL)
+    stated = [" ".join(rule.split()) for rule in re.split(r"\n(?=\s+d\w+ = )", stated)]
+    assert stated == ta.viz.formula(op).splitlines()[1:] or (stated[0].startswith("none") and not op.differentiable)
+
+
+def test_help_on_an_operation_shows_its_call_and_its_docstring():
+    text = pydoc.render_doc(ta.softmax, renderer=pydoc.plaintext)
+    assert "softmax(x, axis=-1)" in text and "dx = out * (g - sum(g * out, axis=-1))" in text

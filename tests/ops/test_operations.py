@@ -72,6 +72,7 @@ CASES = {
     "multiply": case(ta.multiply, np.multiply, X, Y),
     "divide": case(ta.divide, np.divide, X, Y),
     "power": case(ta.power, np.power, P, Y),
+    "power, zeroth": case(ta.power, np.power, P, 0 * Y),
     "power, number": case(lambda x: x**3, lambda x: x**3, X),
     "power, of a number": case(lambda x: 2**x, lambda x: 2**x, X),
     "power, negative": case(lambda x: x**-2, lambda x: x**-2.0, X),
@@ -134,6 +135,9 @@ CASES = {
         lambda a, b, c: ta.einsum("i,ij,j->", a, b, c), lambda a, b, c: a @ b @ c, V[:2], X, V
     ),
     "einsum, dots": case(lambda a, b: ta.einsum("...ij,jk->...ik", a, b), np.matmul, A, B[0]),
+    "einsum, sums of one alone": case(
+        lambda a, b: ta.einsum("ij,kl->ik", a, b), lambda a, b: np.outer(a.sum(1), b.sum(1)), X, P
+    ),
     "einsum, stretched": case(lambda a, b: ta.einsum("ij,ij->j", a, b), lambda a, b: (a * b).sum(0), X[:1], P),
     # shapes
     "transpose": case(ta.transpose, np.transpose, X3),
@@ -374,6 +378,28 @@ def test_matmul_of_any_shapes(shapes):
     a, b = (numbers(*s, low=0.3) for s in shapes.input_shapes)
     np.testing.assert_allclose((ta.Tensor(a) @ b).data, a @ b, atol=1e-14)
     ta.gradcheck(ta.matmul, [a, b])
+
+
+@pytest.mark.parametrize("index", [[0, 0], np.array([0, 0]), (np.array([0, 0]),), ([0, 0], slice(None))], ids=repr)
+def test_an_index_that_changes_afterwards_changes_no_gradient(index):
+    x = ta.Tensor(np.zeros((3, 2)), requires_grad=True)
+    y = x[index]
+    (index[0] if isinstance(index, tuple) else index)[0] = 2
+    y.sum().backward()
+    assert x.grad.tolist() == [[2, 2], [0, 0], [0, 0]]
+
+
+def test_positions_from_the_end_and_from_the_start_are_the_same_row():
+    x = ta.Tensor(np.zeros(3), requires_grad=True)
+    x[np.array([-1, 2, 0], np.int8)].backward(np.array([1.0, 10.0, 100.0]))
+    assert x.grad.tolist() == [100, 0, 11]
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, (0, 2), ()])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_the_product_of_nothing_is_one(axis, keepdims):
+    x = np.ones((3, 0, 2))
+    np.testing.assert_array_equal(ta.prod(ta.Tensor(x), axis, keepdims).data, x.prod(axis, keepdims=keepdims))
 
 
 # ------------------------------------------------------------------------------- NumPy's names, completeness
