@@ -183,8 +183,6 @@ def layer_norm(x: Array, weight: Array = None, bias: Array = None, eps: float = 
     Tensor([[-0.999995,  0.999995]])
     """
     normal, _ = saved
-    if not all(p is None or np.shape(p) == x.shape[-1:] for p in (weight, bias)):
-        raise ValueError(f"weight and bias are as long as a row, {x.shape[-1:]}")
     out = normal * weight if weight is not None else normal.copy()
     return np.add(out, bias, out=out) if bias is not None else out
 
@@ -201,6 +199,15 @@ def _layer_norm_rule(
 
 
 layer_norm.operands = (0, 1, 2)
+
+
+def _one_row(x: Array, weight: Array, bias: Array, eps: float) -> None:
+    """Refuse other lengths when called; the forward itself takes a copy per row, to test gradients not yet summed."""
+    if not all(p is None or np.shape(p) == x.shape[-1:] for p in (weight, bias)):
+        raise ValueError(f"layer_norm: the rows of {x.shape} take a weight and a bias of shape {x.shape[-1:]}")
+
+
+layer_norm.rewrite = _one_row
 
 
 @derived()
