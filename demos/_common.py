@@ -1,11 +1,16 @@
 """What the demos share: a training loop, and tables in which a Chinese character is two columns wide."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from io import TextIOWrapper
 from unicodedata import east_asian_width
 
 import numpy as np
 
 import tinygrad_attn as ta
+
+if isinstance(sys.stdout, TextIOWrapper):  # any text can be printed, whatever the locale
+    sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
 
 
 def train(model: ta.nn.Module, loss: Callable[[], ta.Tensor], steps: int, lr: float) -> list[float]:

@@ -6,7 +6,9 @@ Every number that is printed is checked.
     python demos/attention_by_hand.py
 """
 
+import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from textwrap import indent
 from time import perf_counter
 from unicodedata import east_asian_width
@@ -14,6 +16,9 @@ from unicodedata import east_asian_width
 import numpy as np
 
 import tinygrad_attn as ta
+
+if isinstance(sys.stdout, TextIOWrapper):  # any text can be printed, whatever the locale
+    sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
 
 TOKENS = ["她", "妈妈", "开心"]  # she, mother, happy
 

@@ -7,11 +7,16 @@ Nothing in the pictures is typed by hand: boxes, lines and formulas come from ru
 """
 
 import argparse
+import sys
+from io import TextIOWrapper
 from pathlib import Path
 
 import numpy as np
 
 import tinygrad_attn as ta
+
+if isinstance(sys.stdout, TextIOWrapper):  # any text can be printed, whatever the locale
+    sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
 
 TOKENS = ["她", "妈妈", "开心"]  # she, mother, happy
 HERE = Path(__file__).parent

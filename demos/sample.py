@@ -8,6 +8,7 @@ Without a prompt the model begins on a line of its own. Equal seeds give equal t
 import argparse
 import os
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,9 @@ import numpy as np
 import tinygrad_attn as ta
 from tinygrad_attn.data import CharTokenizer, normalize_newlines
 from tinygrad_attn.nn import GPT, GPTConfig
+
+if isinstance(sys.stdout, TextIOWrapper):  # any text can be printed, whatever the locale
+    sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
 
 
 def load_model(run):
@@ -47,9 +51,9 @@ def main(argv=None):
     parser.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest only (default: all)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the draws (default: 0)")
     args = parser.parse_args(argv)
-    prompt = normalize_newlines(args.prompt)
     ta.tune_allocator()
     try:
+        prompt = normalize_newlines(os.fsencode(args.prompt).decode())  # UTF-8, whatever the locale
         model, tokenizer = load_model(args.checkpoint)
         ids = tokenizer.encode(prompt or start_of_text(tokenizer))
         rng = np.random.default_rng(args.seed)
