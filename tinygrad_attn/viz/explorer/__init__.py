@@ -13,6 +13,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -114,7 +115,7 @@ def explain(
         "language": language,
         "tokens": None if tokens is None else [str(token) for token in tokens],
         "axes": {name: list(names) for name, names in (axes or {}).items()},
-        "modules": [{"path": m.path, "kind": m.kind, "parent": m.parent} for m in backward.forward.modules],
+        "modules": [asdict(module) for module in backward.forward.modules],
         "tensors": collected.tensors,
         "steps": collected.steps,
         **drawings(backward, depth),
@@ -151,7 +152,7 @@ def drawings(backward: Backward, depth: int | None) -> dict[str, Any]:
 
 def fill(data: dict[str, Any]) -> str:
     """The template with its style, its scripts and the data in place."""
-    script = assembled()
+    script = "\n".join(map(resource, SCRIPTS))  # as one: modules cannot be loaded from a file on disk
     parts = {
         "title": html.escape(data["title"]),
         "style": resource("style.css"),
@@ -166,12 +167,6 @@ def as_json(data: Any) -> str:
     """JSON that can stand in HTML: nothing in it can end the script element, open a tag or break a line."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return re.sub("[<>&\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", text)
-
-
-@cache
-def assembled() -> str:
-    """The scripts as one: modules cannot be loaded from a file on disk."""
-    return "\n".join(resource(name) for name in SCRIPTS)
 
 
 @cache

@@ -23,12 +23,8 @@ class FiniteDifferences:
     """The forward computation in float64, ready to be run again from any of its values."""
 
     def __init__(self, forward: Trace) -> None:
-        self.nodes = forward.nodes
-        (self.loss,) = forward.outputs
+        self.nodes, (self.loss,) = forward.nodes, forward.outputs
         self.budget = BUDGET
-        self.users: list[list[int]] = [[] for _ in self.nodes]
-        for edge in forward.edges:
-            self.users[edge.source].append(edge.target)
         self.values: dict[int, Any] = {}
         for n in self.nodes:
             data = n.tensor.data
@@ -44,64 +40,43 @@ class FiniteDifferences:
         """
         if not self.is_faithful:
             return None
-        order = self._downstream(uses)
-        cost = 2 * len(order) * gradient.size
+        downstream = {user for user, _ in uses}  # the operations that a change at these uses reaches
+        for n in self.nodes:
+            if not downstream.isdisjoint(n.operands):
+                downstream.add(n.id)
+        here = np.broadcast_to(self.values[target], gradient.shape)  # before un-broadcasting, each copy counts
+
+        def loss(value: np.ndarray) -> float:
+            """The loss when these uses see `value` in the place of their operand."""
+            values = dict(self.values)
+            for i in sorted(downstream):
+                values[i] = run(self.nodes[i], values, {position: value for user, position in uses if user == i})
+            return float(values[self.loss])
+
+        def slope(direction: np.ndarray) -> float:
+            moving = here[(direction != 0) & np.isfinite(here)]
+            step = EPSILON * max(1.0, float(np.abs(moving).max(initial=0)))
+            return (loss(here + step * direction) - loss(here - step * direction)) / (2 * step)
+
+        cost = 2 * len(downstream) * gradient.size
         if gradient.size <= LARGEST and cost <= self.budget:
             self.budget -= cost
-            slopes = np.empty(gradient.shape)
-            for index in np.ndindex(gradient.shape):
-                slopes[index] = self._slope(target, uses, _one_at(index, gradient.shape), order)
-            return slopes
+            each = np.eye(gradient.size).reshape(gradient.size, *gradient.shape)
+            return np.reshape([slope(direction) for direction in each], gradient.shape)
         direction = np.random.default_rng(0).standard_normal(gradient.shape)
         direction /= np.linalg.norm(direction)
-        return float((gradient * direction).sum()), self._slope(target, uses, direction, order)
-
-    def _downstream(self, uses: frozenset[Use]) -> list[int]:
-        """The operations that a change at these uses reaches, in the order in which they ran."""
-        reached = {user for user, _ in uses}
-        stack = list(reached)
-        while stack:
-            new = set(self.users[stack.pop()]) - reached
-            reached |= new
-            stack.extend(new)
-        return sorted(reached)
-
-    def _slope(self, target: int, uses: frozenset[Use], direction: np.ndarray, order: list[int]) -> float:
-        value = np.broadcast_to(self.values[target], direction.shape)  # before un-broadcasting, each copy counts
-        moving = value[(direction != 0) & np.isfinite(value)]
-        step = EPSILON * max(1.0, float(np.abs(moving).max(initial=0)))
-        rise = self._loss(uses, value + step * direction, order) - self._loss(uses, value - step * direction, order)
-        return rise / (2 * step)
-
-    def _loss(self, uses: frozenset[Use], value: np.ndarray, order: list[int]) -> float:
-        """The loss when these uses see `value` in the place of their operand."""
-        values = dict(self.values)
-        for i in order:
-            values[i] = run(self.nodes[i], values, {position: value for user, position in uses if user == i})
-        return float(values[self.loss])
+        return float((gradient * direction).sum()), slope(direction)
 
 
 def run(node: Node, values: dict[int, Any], seen: dict[int, Any]) -> Any:
     """One operation's forward; at the positions in `seen` it sees those values instead."""
 
     def look(position: int, argument: Any) -> Any:
-        if isinstance(argument, Operand):
-            return seen.get(position, values[argument.id])
-        if isinstance(argument, tuple) and any(isinstance(a, Operand) for a in argument):
+        if isinstance(argument, tuple):
             return tuple(look(i, a) for i, a in enumerate(argument))
-        return argument
+        return seen.get(position, values[argument.id]) if isinstance(argument, Operand) else argument
 
     op = node.tensor.op
     assert op is not None
     arguments = [look(i, a) for i, a in enumerate(node.arguments)]
-    if op.name == "astype":  # the check keeps its own precision
-        return arguments[0]
-    if op.saves is not None:
-        arguments.append(op.saves(*arguments))
-    return op.forward(*arguments)
-
-
-def _one_at(index: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
-    direction = np.zeros(shape)
-    direction[index] = 1.0
-    return direction
+    return arguments[0] if op.name == "astype" else op.of(*arguments)  # the check keeps its own precision
