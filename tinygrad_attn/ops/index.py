@@ -52,7 +52,7 @@ def scatter(g: Array, index: Any, shape: tuple[int, ...]) -> Array:
         rows = np.asarray(index, np.intp).ravel() % len(total)
         order = np.argsort(rows, kind="stable")  # equal rows side by side, so that each run is one sum
         rows = rows[order]
-        starts = np.flatnonzero(np.diff(rows, prepend=-1))
+        starts = np.flatnonzero(np.append(True, rows[1:] != rows[:-1]))
         total[rows[starts]] = np.add.reduceat(g.reshape(len(rows), *shape[1:])[order], starts, axis=0)
     elif any(isinstance(part, (np.ndarray, list)) for part in (index if isinstance(index, tuple) else (index,))):
         np.add.at(total, index, g)
@@ -118,9 +118,9 @@ def embedding(weight: Array, ids: Array) -> Array:
     ids, n = np.asarray(ids), len(weight)
     if ids.dtype.kind not in "iu" and ids.size:
         raise TypeError(f"embedding: ids must be integers, got {ids.dtype}")
-    if ids.size and (ids.min() < 0 or ids.max() >= n):
-        bad = ids[(ids < 0) | (ids >= n)].flat[0]
-        raise IndexError(f"embedding: id {bad} is outside the {n} rows 0 .. {n - 1}")
+    outside = ids[(ids < 0) | (ids >= n)]
+    if outside.size:
+        raise IndexError(f"embedding: id {outside[0]} is outside the {n} rows 0 .. {n - 1}")
     return weight[ids.astype(np.intp, copy=False)]
 
 

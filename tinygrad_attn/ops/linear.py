@@ -48,10 +48,8 @@ def _vectors(a: Array, b: Array) -> Array:
         raise ValueError(f"matmul: cannot take shapes {left} and {right}; a single number multiplies with *")
     inner = right[-min(len(right), 2)]
     if left[-1] != inner:
-        raise ValueError(
-            f"matmul: cannot take shapes {left} and {right}: the last axis of the first ({left[-1]}) must equal "
-            f"the last but one of the second ({inner}); .mT transposes a matrix"
-        )
+        fit = f"the last axis of the first ({left[-1]}) must equal the last but one of the second ({inner})"
+        raise ValueError(f"matmul: cannot take shapes {left} and {right}: {fit}; .mT transposes a matrix")
     if len(left) > 1 and len(right) > 1:
         return None
     product = matmul(expand_dims(a, 0) if len(left) == 1 else a, expand_dims(b, 1) if len(right) == 1 else b)

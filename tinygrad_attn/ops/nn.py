@@ -49,7 +49,7 @@ def softmax(x: Array, axis: Axis = -1) -> Array:
     _, e = _shifted(x, axis)
     np.exp(e, out=e)
     total = _total(e, axis)
-    return np.divide(e, np.where(total == 0, 1, total), out=e)
+    return np.divide(e, total + (total == 0), out=e)  # a row of nothing but -inf sums to 0
 
 
 softmax.gradients(x=lambda g, out, x, axis: out * (g - (g * out).sum(axis, keepdims=True)))
@@ -91,7 +91,7 @@ def log_softmax(x: Array, axis: Axis = -1) -> Array:
     """
     _, shifted = _shifted(x, axis)
     total = _total(np.exp(shifted), axis)
-    return shifted - np.log(np.where(total == 0, 1, total))
+    return shifted - np.log(total + (total == 0))
 
 
 log_softmax.gradients(x=lambda g, out, x, axis: g - np.exp(out) * g.sum(axis, keepdims=True))
@@ -203,8 +203,9 @@ layer_norm.operands = (0, 1, 2)
 
 def _one_row(x: Array, weight: Array, bias: Array, eps: float) -> None:
     """Refuse other lengths when called; the forward itself takes a copy per row, to test gradients not yet summed."""
-    if not all(p is None or np.shape(p) == x.shape[-1:] for p in (weight, bias)):
-        raise ValueError(f"layer_norm: the rows of {x.shape} take a weight and a bias of shape {x.shape[-1:]}")
+    for p in (weight, bias):
+        if p is not None and (shape := getattr(p, "shape", ())) != x.shape[-1:]:
+            raise ValueError(f"layer_norm: the rows of {x.shape} take weights of shape {x.shape[-1:]}, not {shape}")
 
 
 layer_norm.rewrite = _one_row

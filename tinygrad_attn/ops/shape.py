@@ -16,7 +16,7 @@ def _varargs(op: object) -> None:
     def method(self: Node, *args: object, **kwargs: object) -> object:
         return op(self, *([args] if len(args) > 1 else args), **kwargs)  # type: ignore[operator]
 
-    method.__doc__ = op.__doc__
+    method.__name__, method.__doc__ = op.name, op.__doc__  # type: ignore[attr-defined]
     setattr(Node.result_type, op.name, method)  # type: ignore[attr-defined]
 
 
