@@ -32,6 +32,13 @@ def test_scalars_of_any_kind_and_0d_constants_are_weak():
             assert y.dtype == np.float32
 
 
+def test_where_and_clip_keep_float32_too():
+    x, two, whole = ta.Tensor([1.0, 2.0], requires_grad=True), ta.Tensor(np.float64(2)), ta.Tensor([3, 4])
+    for weak in (two, whole):
+        for result in (ta.where([True, False], x, weak), ta.where([True, False], weak, x), x.clip(0, weak)):
+            assert result.dtype == np.float32, weak
+
+
 def test_integers_follow_the_floats_beside_them():
     x, whole = ta.Tensor([[1.0, 2.0]], requires_grad=True), np.array([[3], [4]])
     assert (x + whole).dtype == (x @ whole).dtype == (whole @ x).dtype == np.float32

@@ -334,7 +334,7 @@ def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
     if op.variadic:
         values = [values[: len(args[0])], *args[1:]]
     if op.promotes:
-        first, last = values[0], values[-1]
+        first, last = values[-2:]  # `where` has a condition before them
         if first.__class__ is last.__class__ and first.dtype is not last.dtype:
             args = _promote(op, args, values)
     try:

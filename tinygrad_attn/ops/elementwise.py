@@ -425,7 +425,7 @@ def clip(x: Array, min: Array = None, max: Array = None) -> Array:
     >>> ta.clip(ta.Tensor([-2.0, 0.5, 2.0]), -1, 1)
     Tensor([-1. ,  0.5,  1. ])
     """
-    return np.clip(x, min, max)
+    return np.clip(x, min, max, dtype=x.dtype if x.dtype.kind == "f" else None)
 
 
 clip.gradients(x=lambda g, out, x, min, max: np.where(x == out, g, 0))
