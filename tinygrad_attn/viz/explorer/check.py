@@ -40,16 +40,17 @@ class FiniteDifferences:
         """
         if not self.is_faithful:
             return None
-        downstream = {user for user, _ in uses}  # the operations that a change at these uses reaches
+        reached = {user for user, _ in uses}
         for n in self.nodes:
-            if not downstream.isdisjoint(n.operands):
-                downstream.add(n.id)
+            if not reached.isdisjoint(n.operands):
+                reached.add(n.id)
+        downstream = sorted(reached)  # the operations that a change at these uses reaches, in the order they ran
         here = np.broadcast_to(self.values[target], gradient.shape)  # before un-broadcasting, each copy counts
 
         def loss(value: np.ndarray) -> float:
             """The loss when these uses see `value` in the place of their operand."""
             values = dict(self.values)
-            for i in sorted(downstream):
+            for i in downstream:
                 values[i] = run(self.nodes[i], values, {position: value for user, position in uses if user == i})
             return float(values[self.loss])
 

@@ -35,11 +35,11 @@ from ..formula import SUBSCRIPT, Symbol
 from ..trace import Node, Operand, Trace
 from .check import FiniteDifferences, Use, run
 
-# Operations that move numbers without changing them, and those that add up where another one reads.
+# Operations that move numbers without changing them, and those that add up numbers which land in one place.
 KEEPING_ORDER = {"reshape", "squeeze", "expand_dims", "astype"}
 MOVING = {"transpose", "swapaxes", "broadcast_to", "getitem", "flip", "roll", "concatenate", "tril", "triu"}
 MOVING |= {"take_along_axis", "embedding", "part"}
-ADDING = {"scatter": "getitem", "scatter_rows": "embedding", "scatter_along_axis": "take_along_axis"}
+ADDING = {"scatter", "scatter_along_axis"}
 BINS = 24  # of a histogram
 
 
@@ -155,11 +155,8 @@ class Collector:
 
     def _add(self, trace: Trace, node: Node, name: str, role: str, **more: Any) -> int:
         """Describe a value and how it was made; what it was made from is described first."""
-        op, made = node.tensor.op, node
-        if node.op == "part":
-            made = trace.nodes[node.operands[0]]
-            op = made.tensor.op
-        if op is not None:
+        made = _maker(trace, node)
+        if (op := made.tensor.op) is not None:
             more |= {"op": op.name, "args": {p: self._argument(trace, a, p) for p, a in zip(op.params, made.arguments)}}
         if node.op in KEEPING_ORDER:
             more["moved"] = True
@@ -213,16 +210,21 @@ class Collector:
                 index = self.number.get(id(node.tensor))
             return None if index is None else Symbol.named(f"⟦{index}⟧", leaf.like, leaf.node)
 
-        text = substitute(expression, link).text("math")
+        text, reads = substitute(expression, link).text("math"), self._reads(tensor)
         for (name, *_), index in self.arrays.items():
-            if index in self._reads(tensor):
+            if index in reads:
                 text = re.sub(rf"\b{name}\b", f"⟦{index}⟧", text)
         return text
 
 
+def _maker(trace: Trace, node: Node) -> Node:
+    """The operation that made a value: itself, or the one whose several results it is part of."""
+    return trace.nodes[node.operands[0]] if node.op == "part" else node
+
+
 def _origin(trace: Trace, node: Node) -> np.ndarray:
     """Where each number of a moving operation came from: the operation itself, run on the numbers 1, 2, 3, ..."""
-    made = trace.nodes[node.operands[0]] if node.op == "part" else node
+    made = _maker(trace, node)
     start, counted = 1, {}
     for operand in made.operands:
         shape = trace.nodes[operand].shape
@@ -233,10 +235,9 @@ def _origin(trace: Trace, node: Node) -> np.ndarray:
 
 
 def _landing(node: Node) -> np.ndarray:
-    """Where each number of an adding operation is added: what its reading counterpart would read there."""
+    """Where each number of an adding operation is added: what its gradient, on the way back, would read there."""
     positions = np.arange(np.prod(node.shape, dtype=int)).reshape(node.shape)
-    indices = node.arguments[1:3] if node.op == "scatter_along_axis" else node.arguments[1:2]
-    return np.asarray(PRIMITIVES[ADDING[node.op or ""]].forward(positions, *indices))
+    return np.asarray(PRIMITIVES[node.op or ""].by_position[0](positions, None, *node.arguments))
 
 
 def _packed(array: np.ndarray, dtype: type) -> str:
