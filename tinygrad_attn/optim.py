@@ -30,14 +30,15 @@ class _Group:
 
     def __init__(self, params: list[Tensor], weight_decay: float, moments: Iterable[str]) -> None:
         self.params, self.weight_decay = params, weight_decay
-        self.ends = np.cumsum([p.size for p in params]).tolist()
-        self.values = np.empty(self.ends[-1], params[0].dtype)
+        self.steps = np.zeros(len(params), np.int64)  # how many updates each parameter has had
+        self.values = np.concatenate([p.data.reshape(-1) for p in params])
         self.grads = np.empty_like(self.values)
         self.moments = {name: np.zeros_like(self.values) for name in moments}
-        self.steps = [0] * len(params)  # how many updates each parameter has had
-        self.views = [part.reshape(p.shape) for part, p in zip(np.split(self.values, self.ends[:-1]), params)]
+        self.state = {"steps": self.steps, **self.moments}
+        self.bounds = [0, *np.cumsum([p.size for p in params]).tolist()]
+        pieces = np.split(self.values, self.bounds[1:-1])
+        self.views = [piece.reshape(p.shape) for piece, p in zip(pieces, params)]
         for p, view in zip(params, self.views):
-            view[...] = p.data
             p.data = view
 
     def prepare(self) -> None:
@@ -46,59 +47,52 @@ class _Group:
             if p.grad is None:
                 continue
             if p.dtype != view.dtype:
-                raise TypeError(
-                    f"step: {_describe(p)} was {view.dtype} when the optimizer was made and is {p.dtype} "
-                    "now; make a new optimizer after converting a model"
-                )
+                was = f"step: {_describe(p)} was {view.dtype} when the optimizer was made and is {p.dtype} now"
+                raise TypeError(f"{was}; make a new optimizer after converting a model")
             if not view.flags.writeable:
-                raise RuntimeError(
-                    f"step: {_describe(p)} is still needed by a live graph, whose gradients would be wrong; "
-                    "run backward() on the loss first, or delete it"
-                )
+                needed = f"step: {_describe(p)} is still needed by a live graph, whose gradients would be wrong"
+                raise RuntimeError(f"{needed}; run backward() on the loss first, or delete it")
             if p.data is not view:  # somebody assigned another array
                 view[...] = p.data
                 p.data = view
 
-    def runs(self) -> Iterator[tuple[int, slice]]:
-        """Stretches of neighbours that have a gradient and equally many updates: (their update, where)."""
-        steps = [-1 if p.grad is None else t for p, t in zip(self.params, self.steps)]
-        for t, neighbours in groupby(range(len(steps)), steps.__getitem__):
-            if t < 0:
-                continue
-            members = list(neighbours)
-            grads = [p.grad.data.reshape(-1) for i in members if (p := self.params[i]).grad is not None]
-            run = slice(self.ends[members[0]] - grads[0].size, self.ends[members[-1]])
-            np.concatenate(grads, out=self.grads[run])
-            for i in members:
-                self.steps[i] += 1
-            yield t + 1, run
+    def pieces(self) -> Iterator[tuple[int, slice]]:
+        """Gather the gradients: (which update, where) for each piece whose parameters are at the same update."""
+        updates = [0 if p.grad is None else t + 1 for p, t in zip(self.params, self.steps.tolist())]
+        last = 0
+        for update, neighbours in groupby(updates):
+            first, last = last, last + len(list(neighbours))
+            if update:
+                start, stop = self.bounds[first], self.bounds[last]
+                grads = [p.grad.data.reshape(-1) for p in self.params[first:last]]
+                np.concatenate(grads, out=self.grads[start:stop])
+                self.steps[first:last] = update
+                for low in range(start, stop, CHUNK):
+                    yield update, slice(low, min(low + CHUNK, stop))
 
 
 class Optimizer:
     """What optimizers share: groups, gathering of gradients, `zero_grad`, and the state dict.
 
-    `params`: tensors, (name, tensor) pairs, or dicts {"params": ..., "weight_decay": ...} for groups of your
-    own. Outside such dicts a module's one-axis Parameters (biases, gains of a layer norm) are spared the
-    weight decay; matrices, embeddings and tensors of your own get it. A tensor named twice is updated once.
+    `params` are tensors; one that is named twice is updated once. A module's one-axis Parameters (biases,
+    gains of a layer norm) are spared the weight decay; matrices, embeddings and tensors of your own get it.
 
     A parameter without a gradient is left alone: no decay, no step. Each parameter counts its own updates.
     """
 
     moment_names: tuple[str, ...] = ()
 
-    def __init__(self, params: Iterable[Any], lr: float, weight_decay: float) -> None:
+    def __init__(self, params: Iterable[Tensor], lr: float, weight_decay: float) -> None:
         kind = type(self).__name__
-        _not_negative(kind, lr=lr, weight_decay=weight_decay)
+        _within(math.inf, kind, lr=lr, weight_decay=weight_decay)
         self.lr = lr
         alike: dict[tuple[Any, float], list[Tensor]] = {}
-        seen: set[int] = set()
-        for p, decay in _with_decay(params, weight_decay):
-            frozen = isinstance(p, Parameter) and not p.requires_grad  # may thaw later; no gradient, no update
-            if not isinstance(p, Tensor) or p.op is not None or not (p.requires_grad or frozen):
+        for p in {id(p): p for p in params}.values():
+            # A frozen Parameter may thaw later; until then it has no gradient, so no update.
+            if not isinstance(p, Tensor) or p.op is not None or not (p.requires_grad or isinstance(p, Parameter)):
                 raise TypeError(f"{kind}: a parameter is a leaf Tensor with requires_grad=True, got {p!r:.80}")
-            if id(p) not in seen:
-                alike.setdefault((p.dtype, decay), []).append(p)
-            seen.add(id(p))
+            decay = 0.0 if isinstance(p, Parameter) and p.ndim == 1 else weight_decay
+            alike.setdefault((p.dtype, decay), []).append(p)
         if not alike:
             raise ValueError(f"{kind}: got no parameters")
         self.groups = [_Group(members, decay, self.moment_names) for (_, decay), members in alike.items()]
@@ -113,25 +107,18 @@ class Optimizer:
         for group in self.groups:
             group.prepare()
         for group in self.groups:
-            for t, run in group.runs():
-                for low in range(run.start, run.stop, CHUNK):
-                    piece = slice(low, min(low + CHUNK, run.stop))
-                    moments = [moment[piece] for moment in group.moments.values()]
-                    self.update(group.values[piece], group.grads[piece], moments, t, group.weight_decay)
+            for t, piece in group.pieces():
+                moments = [moment[piece] for moment in group.moments.values()]
+                self.update(group.values[piece], group.grads[piece], moments, t, group.weight_decay)
 
     def update(self, p: Array, g: Array, moments: list[Array], t: int, weight_decay: float) -> None:
         """The rule, for the `t`-th update of one stretch of flat values `p`; it may overwrite `g`."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """Learning rate, and of each group the parameters' update counts and copies of its flat moments."""
-        return {
-            "lr": self.lr,
-            "groups": [
-                {"steps": list(group.steps)} | {name: m.copy() for name, m in group.moments.items()}
-                for group in self.groups
-            ],
-        }
+        """Learning rate, and of each group copies of the parameters' update counts and of its flat moments."""
+        groups = [{name: array.copy() for name, array in group.state.items()} for group in self.groups]
+        return {"lr": self.lr, "groups": groups}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave. Checked first: on a mismatch nothing is loaded."""
@@ -143,9 +130,8 @@ class Optimizer:
             raise ValueError(f"{type(self).__name__}.load_state_dict: the state holds {given}, this needs {own}")
         self.lr = float(state["lr"])
         for group, saved in zip(self.groups, state["groups"]):
-            group.steps = [int(t) for t in saved["steps"]]
-            for name, moment in group.moments.items():
-                moment[...] = saved[name]
+            for name, array in group.state.items():
+                array[...] = saved[name]
 
 
 class SGD(Optimizer):
@@ -158,9 +144,10 @@ class SGD(Optimizer):
     array([0.], dtype=float32)
     """
 
-    def __init__(self, params: Iterable[Any], lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
-        if not 0 <= momentum < 1:
-            raise ValueError(f"SGD: momentum must be in [0, 1), got {momentum}")
+    def __init__(
+        self, params: Iterable[Tensor], lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0
+    ) -> None:
+        _within(1, "SGD", momentum=momentum)
         self.momentum = momentum
         self.moment_names = ("momentum",) if momentum else ()
         super().__init__(params, lr, weight_decay)
@@ -193,16 +180,16 @@ class AdamW(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Any],
+        params: Iterable[Tensor],
         lr: float = 1e-3,
         *,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.01,
     ) -> None:
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"AdamW: betas must be in [0, 1), got {betas}")
-        _not_negative("AdamW", eps=eps)
+        for beta in betas:
+            _within(1, "AdamW", betas=beta)
+        _within(math.inf, "AdamW", eps=eps)
         self.betas, self.eps = betas, eps
         super().__init__(params, lr, weight_decay)
 
@@ -242,22 +229,25 @@ def clip_grad_norm(params: Iterable[Tensor] | Tensor, max_norm: float) -> float:
         raise ValueError(f"clip_grad_norm: max_norm must be positive, got {max_norm}")
     params = [params] if isinstance(params, Tensor) else params  # its rows are not parameters
     owners = [p for p in {id(p): p for p in params}.values() if p.grad is not None]
-    flat = [p.grad.data.reshape(-1) for p in owners if p.grad is not None]
-    with np.errstate(over="ignore"):
-        norm = math.sqrt(sum(float(np.dot(g, g)) for g in flat))
-    if not math.isfinite(norm):  # the squares overflowed, or a gradient really is not finite
-        peaks = [float(np.abs(g).max(initial=0)) for g in flat]
-        for p, peak in zip(owners, peaks):
-            if not math.isfinite(peak):
-                raise FloatingPointError(
-                    f"clip_grad_norm: the gradient of {_describe(p)} is not finite; "
-                    "run the step under ta.detect_anomaly() to find the operation"
-                )
-        norm = max(peaks) * math.hypot(*(float(np.linalg.norm(g / np.float64(max(peaks)))) for g in flat))
+    norms = [_norm(p.grad.data.reshape(-1)) for p in owners]
+    for p, size in zip(owners, norms):
+        if not math.isfinite(size):
+            wrong = f"clip_grad_norm: the gradient of {_describe(p)} is not finite"
+            raise FloatingPointError(f"{wrong}; run the step under ta.detect_anomaly() to find the operation")
+    norm = math.hypot(*norms)
     if norm > max_norm:
         for p in owners:
-            assert p.grad is not None
-            p.grad = constant(p.grad.data * p.grad.data.dtype.type(max_norm / norm))
+            p.grad = constant(p.grad.data * p.dtype.type(max_norm / norm))
+    return norm
+
+
+def _norm(g: Array) -> float:
+    """The 2-norm of a flat array, also where the squares of its elements overflow."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm = math.sqrt(np.dot(g, g))
+        if math.isinf(norm):
+            peak = np.abs(g).max()
+            norm = float(peak) * math.sqrt(np.dot(g / peak, g / peak))
     return norm
 
 
@@ -288,8 +278,7 @@ def accumulate(
     (those that are not `ignore_index`): a mean of means would give tokens of short batches more weight.
     """
     used = [int((np.asarray(targets) != ignore_index).sum()) for _, targets in batches]
-    total = max(sum(used), 1)
-    mean = 0.0
+    total, mean = max(sum(used), 1), 0.0
     for (inputs, targets), count in zip(batches, used):
         loss = mean_loss(inputs, targets)
         loss.backward(np.full(loss.shape, count / total, loss.dtype))
@@ -297,24 +286,10 @@ def accumulate(
     return mean
 
 
-def _with_decay(params: Iterable[Any], weight_decay: float) -> Iterator[tuple[Any, float]]:
-    for entry in params:
-        if isinstance(entry, Mapping):
-            members, options = entry["params"], {k: v for k, v in entry.items() if k != "params"}
-            decay = options.pop("weight_decay", weight_decay)
-            if options:
-                raise TypeError(f"a parameter group takes params and weight_decay, not {sorted(options)}")
-            _not_negative("parameter group", weight_decay=decay)
-            yield from ((p, decay) for p in members)
-        else:
-            p = entry[1] if isinstance(entry, tuple) else entry  # (name, parameter)
-            yield p, 0.0 if isinstance(p, Parameter) and p.ndim == 1 else weight_decay
-
-
-def _not_negative(where: str, **values: float) -> None:
+def _within(limit: float, where: str, **values: float) -> None:
     for name, value in values.items():
-        if not (value >= 0 and math.isfinite(value)):
-            raise ValueError(f"{where}: {name} must be a finite number >= 0, got {value}")
+        if not 0 <= value < limit:
+            raise ValueError(f"{where}: {name} must be in [0, {limit}), got {value}")
 
 
 def _describe(p: Tensor) -> str:
