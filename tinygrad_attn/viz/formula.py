@@ -15,16 +15,17 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from inspect import Parameter
-from itertools import zip_longest
+from string import Formatter
 from typing import Any, Literal
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ..autograd import PRIMITIVES, Primitive
+from .trace import swaps_last_axes
 
 Style = Literal["code", "math"]
 
@@ -47,16 +48,14 @@ class Symbol(NDArrayOperatorsMixin):
 
     __slots__ = ("args", "keywords", "like", "node", "op")
 
-    def __init__(
-        self, op: str, args: tuple[Any, ...], keywords: dict[str, Any], like: Any, node: int | None = None
-    ) -> None:
+    def __init__(self, op: str, args: tuple[Any, ...], like: Any, node: int | None = None, **keywords: Any) -> None:
         self.op, self.args, self.keywords, self.node = op, args, keywords, node
         self.like = np.broadcast_to(np.zeros((), like.dtype), like.shape)
 
     @classmethod
     def named(cls, name: str, like: Any, node: int | None = None) -> Symbol:
         """The leaf of a formula: a name with the shape and dtype of `like`."""
-        return cls("", (name,), {}, like, node)
+        return cls("", (name,), like, node)
 
     # -- what NumPy asks ------------------------------------------------------------------------
 
@@ -71,13 +70,13 @@ class Symbol(NDArrayOperatorsMixin):
         return _apply(op.name, op.of, args, {})
 
     def __getattr__(self, name: str) -> Any:
-        attribute = getattr(np.ndarray, name, None)
-        if attribute is None or name.startswith("__"):
-            raise AttributeError(f"a symbol, like an array, has no attribute {name!r}")
+        if name.startswith("__"):
+            raise AttributeError(name)
+        attribute = getattr(np.ndarray, name)
         if callable(attribute):
             return lambda *args, **keywords: _apply(name, attribute, (self, *args), keywords)
         value = getattr(self.like, name)
-        return Symbol(name, (self,), {}, value) if isinstance(value, np.ndarray) else value
+        return Symbol(name, (self,), value) if isinstance(value, np.ndarray) else value
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -104,29 +103,28 @@ class Symbol(NDArrayOperatorsMixin):
         """The formula in one line; what occurs twice and is long gets a letter, explained after `where`."""
         return _Printer(style).sentence(self)
 
-    def __str__(self) -> str:
-        return self.text()
+    __str__ = __repr__ = text
 
-    def __repr__(self) -> str:
-        return f"Symbol({self.text()})"
+    def parts(self) -> Iterator[Any]:
+        """What it is directly made of, and shows as values: `x.shape` and `zeros_like(x)` read no value of x."""
+        return _flat([*self.args[self.op in ("zeros_like", "ones_like", "full_like") :], *self.keywords.values()])
 
-    def leaves(self) -> Iterator[Symbol | NamedArray]:
-        """The names that occur in the formula as values, each once, in order (`x.shape` reads no value)."""
-        seen: set[int] = set()
-        stack: list[Any] = [self]
-        while stack:
-            s = stack.pop()
-            if isinstance(s, (tuple, list)):
-                stack.extend(reversed(s))
-            elif isinstance(s, Symbol) and id(s) not in seen:
-                seen.add(id(s))
-                if s.op:
-                    stack.extend(reversed([*_shown(s), *s.keywords.values()]))
-                else:
-                    yield s
-            elif isinstance(s, NamedArray) and s.node is not None and id(s) not in seen:
-                seen.add(id(s))
-                yield s
+    def leaves(self) -> list[Symbol | NamedArray]:
+        """The names that occur in the formula as values, each once, in order."""
+        found: dict[int, Symbol | NamedArray] = {} if self.op else {id(self): self}
+        for part in self.parts():
+            if isinstance(part, Symbol):
+                found |= {id(leaf): leaf for leaf in part.leaves()}
+            elif isinstance(part, NamedArray) and part.node is not None:
+                found[id(part)] = part
+        return list(found.values())
+
+    def substitute(self, replacement: Callable[[Symbol], Symbol | None]) -> Symbol:
+        """The formula with some of its names replaced by formulas."""
+        if not self.op:
+            return self if (new := replacement(self)) is None else new
+        args, keywords = _map(lambda part: part.substitute(replacement), (self.args, self.keywords))
+        return Symbol(self.op, args, self.like, self.node, **keywords)
 
 
 class ShapeOf(tuple[int, ...]):
@@ -158,7 +156,7 @@ class SomeLength(int):
         return SomeLength(int(self) - int(other)) if other else self
 
     def __rtruediv__(self, other: Any) -> Symbol:  # type: ignore[override]
-        return Symbol("divide", (other, self), {}, np.empty((), np.float64))
+        return Symbol("divide", (other, self), np.empty(()))
 
 
 class NamedArray(np.ndarray):
@@ -168,7 +166,7 @@ class NamedArray(np.ndarray):
     node: int | None = None
 
     @classmethod
-    def of(cls, array: Any, name: str, node: int | None = None) -> NamedArray:
+    def of(cls, name: str, array: Any, node: int | None = None) -> NamedArray:
         self = np.asarray(array).view(cls)
         self.name, self.node = name, node
         return self
@@ -188,26 +186,21 @@ def formula(op: Any, style: Style = "code") -> str:
     da = g @ bᵀ
     db = aᵀ @ g
     """
-    op = find_primitive(op)
+    name = op if isinstance(op, str) else getattr(op, "__name__", repr(op))
+    primitive = op if isinstance(op, Primitive) else PRIMITIVES.get(name)
+    if primitive is None:
+        near = difflib.get_close_matches(name, PRIMITIVES, 1)
+        raise ValueError(f"no operation is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     error: Exception | None = None
     for shape in ((3, 3), (3,), (2, 3, 3), ()):
         try:
-            return "\n".join(f"{name} = {s.text(style)}" for name, s in _on_placeholders(op, shape))
-        except (TypeError, ValueError, IndexError, AttributeError) as e:
+            return "\n".join(f"{name} = {s.text(style)}" for name, s in _on_placeholders(primitive, shape))
+        except NO_FORMULA as e:
             error = error or e
-    raise ValueError(f"the rule of {op.name!r} does not run on names alone: {error}") from error
+    raise ValueError(f"the rule of {name!r} does not run on names alone: {error}") from error
 
 
-def find_primitive(op: Any) -> Primitive:
-    """The primitive behind a name, a function or a primitive itself."""
-    if isinstance(op, Primitive):
-        return op
-    name = op if isinstance(op, str) else getattr(op, "__name__", repr(op))
-    if name not in PRIMITIVES:
-        near = difflib.get_close_matches(name, PRIMITIVES, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"no operation is called {name!r}{hint}")
-    return PRIMITIVES[name]
+NO_FORMULA = (TypeError, ValueError, IndexError, AttributeError)  # what a rule raises that asks for numbers
 
 
 def rule_formulas(op: Primitive, g: Any, out: Any, args: tuple[Any, ...]) -> dict[int, Any]:
@@ -231,223 +224,226 @@ def _on_placeholders(op: Primitive, shape: tuple[int, ...]) -> Iterable[tuple[st
             args.append(tuple(Placeholder.named(n, np.empty(shape)) for n in "ab"))
         elif i in op.operands and default in (None, Parameter.empty):
             args.append(Placeholder.named(name, np.empty(shape)))
-        elif default is Parameter.empty:
-            args.append(_example(name, shape))
         else:
-            args.append(default)
+            args.append(_example(name, shape) if default is Parameter.empty else default)
     result = _apply(op.name, op.of, tuple(args), {})
-    yield "out", Symbol(op.name, tuple(args), {}, np.empty(shape))
+    yield "out", Symbol(op.name, tuple(args), np.empty(shape))
     g: Any = [Placeholder.named(f"g[{i}]", part.like) for i, part in enumerate(result)] if op.many else None
     out = None if op.many else Placeholder.named("out", result.like)
-    for i, gradient in rule_formulas(op, g or Placeholder.named("g", result.like), out, tuple(args)).items():
+    g = g or Placeholder.named("g", result.like)
+    for i, gradient in rule_formulas(op, g, out, tuple(args)).items():
         yield "d" + (args[0][i].args[0] if op.variadic else op.params[i]), gradient
 
 
 def _example(name: str, shape: tuple[int, ...]) -> Any:
     """What stands for an argument without gradient and default when an operation is printed for its own sake."""
-    rows = shape[:-1]
-    mask, ids, targets = np.zeros(shape, bool), np.zeros(rows, int), np.arange(math.prod(rows)).reshape(rows) % 3
-    arrays = {"mask": mask, "condition": mask, "ids": ids, "index": ids, "targets": targets}
-    if name in arrays or name == "indices":
-        return NamedArray.of(arrays.get(name, np.zeros(shape, int)), name)
-    y, bundle, scale = (
-        Placeholder.named(n, np.empty(s)) for n, s in (("y", shape), ("bundle", (2, *shape)), ("scale", ()))
-    )
-    others = {"shape": y.shape, "bundle": bundle, "scale": scale, "n": SomeLength(3), "sections": 3}
-    others |= {"dtype": np.float64, "subscripts": "ij,jk->ik"}
+    arrays = {"mask": (shape, bool), "condition": (shape, bool), "indices": (shape, int)}
+    arrays |= dict.fromkeys(("ids", "index", "targets"), (shape[:-1], int))
+    if name in arrays:
+        return NamedArray.of(name, np.zeros(*arrays[name]))
+    y, bundle = (Placeholder.named(n, np.empty(s)) for n, s in (("y", shape), ("bundle", (2, *shape))))
+    others: dict[str, Any] = {"shape": y.shape, "bundle": bundle, "scale": Placeholder.named("scale", np.empty(()))}
+    others |= {"n": SomeLength(3), "sections": 3, "dtype": np.float64, "subscripts": "ij,jk->ik"}
     return others.get(name, Placeholder.named(name, np.empty((), int)))
 
 
 def _apply(name: str, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Remember one call; its shape and dtype come from making the call on zeros."""
+    zeros, more = _map(lambda symbol: symbol.like, (tuple(args), keywords))
     with np.errstate(all="ignore"):
-        like = function(*_likes(args), **{k: _likes(v) for k, v in keywords.items()})
+        like = function(*zeros, **more)
     if isinstance(like, (np.ndarray, np.generic)):
-        return Symbol(name, tuple(args), keywords, like)
+        return Symbol(name, tuple(args), like, **keywords)
     if isinstance(like, (tuple, list)) and any(isinstance(x, np.ndarray) for x in like):
-        whole = Symbol(name, tuple(args), keywords, like[0])
-        return tuple(Symbol("getitem", (whole, i), {}, x) for i, x in enumerate(like))
+        whole = Symbol(name, tuple(args), like[0], **keywords)
+        return tuple(Symbol("getitem", (whole, i), x) for i, x in enumerate(like))
     if isinstance(like, (float, bool, complex)) or name in ("item", "tolist"):
         raise TypeError(f"the rule asks for numbers ({name}), and a name has none")
     return like  # a question about shape or dtype, answered
 
 
-def _likes(x: Any) -> Any:
+def _map(function: Callable[[Symbol], Any], x: Any) -> Any:
+    """`x` with the function applied to each symbol in it, through tuples, lists and dicts."""
     if isinstance(x, Symbol):
-        return x.like
+        return function(x)
+    if isinstance(x, dict):
+        return {key: _map(function, value) for key, value in x.items()}
     if isinstance(x, (tuple, list)) and not isinstance(x, ShapeOf):
-        return type(x)(_likes(item) for item in x)
+        return type(x)(_map(function, item) for item in x)
     return x
+
+
+def _flat(x: Any) -> Iterator[Any]:
+    """`x`, or everything in nested tuples and lists; a shape is not looked into."""
+    if isinstance(x, (tuple, list)) and not isinstance(x, ShapeOf):
+        for item in x:
+            yield from _flat(item)
+    else:
+        yield x
 
 
 # ------------------------------------------------------------------------------------------- printing
 
 REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
 
-# How tightly an operator binds: looser parts are put in parentheses.
+# How tightly a notation binds: a looser part is put in parentheses.
 ATOM, POSTFIX, POWER, SIGN, MATMUL, TIMES, PLUS, COMPARE = 9, 8, 7, 6, 5, 4, 3, 1
-# operation -> binding and sign in code, then in mathematics
-INFIX = {
-    "add": (PLUS, " + ", PLUS, " + "), "subtract": (PLUS, " - ", PLUS, " − "),
-    "multiply": (TIMES, " * ", TIMES, " ⊙ "), "divide": (TIMES, " / ", TIMES, " / "),
-    "matmul": (TIMES, " @ ", MATMUL, " @ "), "power": (POWER, "**", POWER, "^"),
-    "less": (COMPARE, " < ", COMPARE, " < "), "less_equal": (COMPARE, " <= ", COMPARE, " ≤ "),
-    "greater": (COMPARE, " > ", COMPARE, " > "), "greater_equal": (COMPARE, " >= ", COMPARE, " ≥ "),
-    "equal": (COMPARE, " == ", COMPARE, " = "), "not_equal": (COMPARE, " != ", COMPARE, " ≠ "),
-    "bitwise_and": (COMPARE, " & ", COMPARE, " ∧ "), "bitwise_or": (COMPARE, " | ", COMPARE, " ∨ "),
+# operation -> how tightly its notation binds, and the notation: {:5} is a part that must bind at least so tightly
+CODE = {
+    "add": (PLUS, "{:3} + {:4}"), "subtract": (PLUS, "{:3} - {:4}"), "matmul": (TIMES, "{:4} @ {:5}"),
+    "multiply": (TIMES, "{:4} * {:5}"), "divide": (TIMES, "{:4} / {:5}"), "power": (POWER, "{:8}**{:7}"),
+    "negative": (SIGN, "-{:7}"), "invert": (SIGN, "~{:7}"), "logical_not": (SIGN, "~{:7}"),
+    "mT": (POSTFIX, "{:8}.mT"), "T": (POSTFIX, "{:8}.T"), "getitem": (POSTFIX, "{:8}[{:items}]"),
+    "less": (COMPARE, "{:1} < {:2}"), "less_equal": (COMPARE, "{:1} <= {:2}"),
+    "greater": (COMPARE, "{:1} > {:2}"), "greater_equal": (COMPARE, "{:1} >= {:2}"),
+    "equal": (COMPARE, "{:1} == {:2}"), "not_equal": (COMPARE, "{:1} != {:2}"),
+    "bitwise_and": (COMPARE, "{:1} & {:2}"), "bitwise_or": (COMPARE, "{:1} | {:2}"),
 }  # fmt: skip
-PREFIX = {"negative": "-−", "invert": "~¬", "logical_not": "~¬"}
+MATH = CODE | {
+    "add": (PLUS, "{:3} + {:3}"), "subtract": (PLUS, "{:3} − {:4}"), "matmul": (MATMUL, "{:5} @ {:6}"),
+    "multiply": (TIMES, "{:4} ⊙ {:4}"), "scale": (TIMES, "{:4}·{:4}"), "power": (POWER, "{:8}^{:7}"),
+    "negative": (SIGN, "−{:7}"), "invert": (SIGN, "¬{:7}"), "logical_not": (SIGN, "¬{:7}"),
+    "ᵀ": (POSTFIX, "{:8}ᵀ"), "sqrt": (POSTFIX, "√{:8}"), "broadcast_to": (ATOM, "broadcast({:0})"),
+    "rows": (ATOM, "rows({:0})"),
+    "less_equal": (COMPARE, "{:1} ≤ {:2}"), "greater_equal": (COMPARE, "{:1} ≥ {:2}"),
+    "equal": (COMPARE, "{:1} = {:2}"), "not_equal": (COMPARE, "{:1} ≠ {:2}"),
+    "bitwise_and": (COMPARE, "{:1} ∧ {:2}"), "bitwise_or": (COMPARE, "{:1} ∨ {:2}"),
+}  # fmt: skip
 SUMS = {"sum": "Σ", "prod": "Π"} | {name: name for name in ("mean", "var", "max", "min", "any", "cumsum")}
+SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+SUBSCRIPT = str.maketrans("0123456789-,", "₀₁₂₃₄₅₆₇₈₉₋,")
 LONG = 12  # characters from which a repeated part of a formula gets a letter
 HIDDEN_INSIDE = {"expand_dims", "squeeze"}  # inside a mathematical formula, broadcasting speaks for itself
 SAME_VALUES = {"astype", "copy", "asarray"}  # not shown: the values are the operand's own
-NOT_ALONE = HIDDEN_INSIDE | SAME_VALUES  # but shown where it is all there is
 LETTERS = "uvwzabcefhpq"
 
 
-class _Printer:
+class _Printer(Formatter):
     """Prints one tree; a long part that occurs twice is printed once, under a letter."""
 
     def __init__(self, style: Style) -> None:
         if style not in ("code", "math"):
             raise ValueError(f"style is 'code' or 'math', not {style!r}")
         self.math = style == "math"
+        self.notation = MATH if self.math else CODE
         self.plain: dict[int, str] = {}  # each long part -> its text in full: equal parts have equal texts
         self.letters: dict[str, str] = {}  # that text -> the letter that stands for it
 
     def sentence(self, root: Symbol) -> str:
-        if not any(isinstance(part, (tuple, list)) or getattr(part, "op", "") for part in root.args):
-            return self.call(root) if root.op in NOT_ALONE else self.show(root)
-        uses: dict[str, int] = {}
-        order: list[tuple[str, Symbol]] = []  # parts before wholes
+        uses: Counter[str] = Counter()
+        parts: dict[str, Symbol] = {}  # inner ones first
 
-        def count(x: Any) -> None:
-            if isinstance(x, (tuple, list)) and not isinstance(x, ShapeOf):
-                for item in x:
-                    count(item)
-            elif isinstance(x, Symbol) and x.op and len(text := self.show(x)) > LONG:
-                self.plain[id(x)] = text
-                uses[text] = uses.get(text, 0) + 1
-                if uses[text] == 1:
-                    count([*_shown(x), *x.keywords.values()])
-                    order.append((text, x))
+        def count(whole: Symbol) -> None:
+            for part in whole.parts():
+                if isinstance(part, Symbol) and part.op and len(text := self.show(part)) > LONG:
+                    self.plain[id(part)] = text
+                    uses[text] += 1
+                    if uses[text] == 1:
+                        count(part)
+                        parts[text] = part
 
         count(root)
-        taken = {leaf.args[0] for leaf in root.leaves() if isinstance(leaf, Symbol)}
-        free = iter(letter for letter in LETTERS if letter not in taken)
-        lets: list[tuple[str, str]] = []
-        for plain, part in order:
-            if uses[plain] > 1 and (letter := next(free, None)):
-                lets.append((letter, self.show(part)))
-                self.letters[plain] = letter
-        text = self.call(root) if root.op in NOT_ALONE else self.show(root)
-        where = ""
-        for letter, part_text in reversed(lets):  # the notation may have made one superfluous
-            if re.search(rf"\b{letter}\b", text + where):
-                where = f", {letter} = {part_text}{where}"
-        return text + (f", where {where[2:]}" if where else "")
+        names = {leaf.args[0] for leaf in root.leaves() if isinstance(leaf, Symbol)}
+        repeated = (text for text in parts if uses[text] > 1)
+        where = []
+        for text, letter in zip(repeated, (letter for letter in LETTERS if letter not in names)):
+            where.append(f"{letter} = {self.show(parts[text])}")
+            self.letters[text] = letter
+        alone = root.op in HIDDEN_INSIDE | SAME_VALUES  # shown where it is all there is
+        return (self.call(root) if alone else self.show(root)) + (f", where {', '.join(where)}" if where else "")
+
+    def letter(self, x: Symbol) -> str | None:
+        return self.letters.get(self.plain.get(id(x), ""))
 
     def show(self, x: Any, tightness: int = 0) -> str:
         """The text of `x`, in parentheses if it binds less tightly than its surroundings ask."""
-        return _enclose(self.term(x), tightness)
+        text, binding = self.term(x)
+        return f"({text})" if binding < tightness else text
+
+    def format_field(self, part: Any, tightness: str) -> str:
+        """What a part of a notation becomes: `str.format` with a tightness in the place of a format."""
+        if tightness == "items":
+            return ", ".join(map(self.show, part if isinstance(part, tuple) else (part,)))
+        return self.show(part, int(tightness))
 
     def term(self, x: Any) -> tuple[str, int]:
         if not isinstance(x, Symbol):
             return self.value(x)
-        if letter := self.letters.get(self.plain.get(id(x), "")):
+        if letter := self.letter(x):
             return letter, ATOM
         if not x.op:
             return x.args[0], ATOM
         op, args = x.op, x.args
-        if op in SAME_VALUES:
-            return self.term(args[0])
-        if op in ("square", "reciprocal"):
-            op, args = ("power", (args[0], 2)) if op == "square" else ("divide", (1, args[0]))
         exponent = _number(args[1]) if op == "power" else None
-        if exponent == 1:
+        if op in SAME_VALUES or exponent == 1 or (self.math and op in HIDDEN_INSIDE):
             return self.term(args[0])
         if self.math:
-            if op in HIDDEN_INSIDE:
-                return self.term(args[0])
             if _is_transpose(x):
-                return self.transposed(args[0])
+                return self.term(self.transposed(args[0]))
+            if exponent in range(100):
+                return self.show(args[0], POWER) + str(int(exponent or 0)).translate(SUPERSCRIPT), POWER
+            if op == "multiply":
+                op, args = self.product(*args)
             if op == "reshape" and x.like.ndim == 2 < args[0].like.ndim and x.shape[-1] == args[0].shape[-1]:
-                return f"rows({self.show(args[0])})", ATOM
-            if op == "sqrt":
-                return f"√{self.show(args[0], POSTFIX)}", POSTFIX
-            if exponent is not None and exponent in range(100):
-                return self.show(args[0], POWER) + str(int(exponent)).translate(SUPERSCRIPT), POWER
-            if op == "multiply" and (product := self.product(*args)):
-                return product, TIMES
-        elif op in ("mT", "T"):
-            return f"{self.show(args[0], POSTFIX)}.{op}", POSTFIX
-        if op in INFIX and len(args) == 2:
-            binding, sign = INFIX[op][2:] if self.math else INFIX[op][:2]
-            associative = self.math and op in ("add", "multiply")  # a + (b + c) needs no parentheses on paper
-            left = self.show(args[0], binding + (op == "power"))
-            return f"{left}{sign}{self.show(args[1], binding + (op != 'power' and not associative))}", binding
-        if op in PREFIX:
-            return f"{PREFIX[op][self.math]}{self.show(args[0], SIGN + 1)}", SIGN
-        if op == "getitem":
-            keys = args[1] if isinstance(args[1], tuple) else (args[1],)
-            return f"{self.show(args[0], POSTFIX)}[{', '.join(map(self.show, keys))}]", POSTFIX
-        return self.call(x), ATOM
+                op = "rows"
+        if op not in self.notation:
+            return self.call(x), ATOM
+        binding, notation = self.notation[op]
+        return self.format(notation, *args), binding
 
-    def transposed(self, x: Any) -> tuple[str, int]:
+    def transposed(self, x: Symbol) -> Symbol:
         """Aᵀ; the transpose of a transpose is A, and that of a product is the product of the transposes."""
-        if isinstance(x, Symbol) and self.plain.get(id(x)) not in self.letters:
+        if not self.letter(x):
             if _is_transpose(x):
-                return self.term(x.args[0])
+                return x.args[0]  # type: ignore[no-any-return]
             if not x.op and x.args[0].endswith("ᵀ"):  # an unnamed transpose goes by the name of its operand
-                return (x.args[0][:-1] if x.node is not None else f"({x.args[0]})ᵀ"), POSTFIX
+                name = x.args[0]
+                return Symbol.named(name[:-1] if x.node is not None else f"({name})ᵀ", x.like)
             if x.op == "matmul" and all(isinstance(a, Symbol) and len(a.shape) > 1 for a in x.args):
-                left, right = (self.transposed(a) for a in reversed(x.args))
-                return f"{_enclose(left, MATMUL)} @ {_enclose(right, MATMUL + 1)}", MATMUL
-        return f"{self.show(x, POSTFIX)}ᵀ", POSTFIX
+                return Symbol("matmul", tuple(self.transposed(a) for a in reversed(x.args)), x.like)
+        return Symbol("ᵀ", (x,), x.like)
 
-    def product(self, a: Any, b: Any) -> str | None:
+    def product(self, a: Any, b: Any) -> tuple[str, tuple[Any, Any]]:
         """A product with a number, number first; a product with 1/c as a quotient."""
         for factor, other in ((b, a), (a, b)):
-            if isinstance(factor, Symbol) and factor.op == "divide" and _number(factor.args[0]) == 1:
-                return f"{self.show(other, TIMES)} / {self.show(factor.args[1], TIMES + 1)}"
-            if (text := self.show(factor)).startswith("1/"):
-                return f"{self.show(other, TIMES)} / {text[2:]}"
-            if not isinstance(factor, Symbol) and np.ndim(factor) == 0:
-                return f"{text}·{self.show(other, TIMES)}"
-        if () in (_likes(a).shape, _likes(b).shape):
-            return f"{self.show(a, TIMES)}·{self.show(b, TIMES)}"
-        return None
+            if isinstance(factor, Symbol):
+                if factor.op == "divide" and _number(factor.args[0]) == 1 and not self.letter(factor):
+                    return "divide", (other, factor.args[1])
+            elif (text := self.show(factor)).startswith("1/"):
+                return "divide", (other, Symbol.named(text[2:], np.empty(())))
+            elif np.ndim(factor) == 0:
+                return "scale", (factor, other)
+        shapes = [np.shape(getattr(x, "like", x)) for x in (a, b)]
+        return "scale" if () in shapes else "multiply", (a, b)
 
     def call(self, x: Symbol) -> str:
-        inside: list[str] = []
-        keywords = dict(x.keywords)
-        for i, (argument, (name, default)) in enumerate(
-            zip_longest(x.args, _parameters(x.op)[: len(x.args)], fillvalue=("", None))
-        ):
+        op = PRIMITIVES.get(x.op)
+        known = list(zip(op.params, op.defaults)) if op is not None else []
+        inside, keywords = [], dict(x.keywords)
+        for i, argument in enumerate(x.args):
+            name, default = known[i] if i < len(known) else ("", None)
             if name in ("axis", "keepdims"):
                 keywords[name] = argument
-            elif i == 0 or argument is not default or default == -np.inf:
-                inside += [self.show(argument)] * (not self.math or not isinstance(argument, ShapeOf))
+            elif i == 0 or not (
+                (argument is default and default != -np.inf) or (self.math and type(argument) is ShapeOf)
+            ):
+                inside.append(self.show(argument))
         axis = keywords.pop("axis", None)
         if self.math and x.op in SUMS:
             return f"{SUMS[x.op]}{_subscript(axis)}({inside[0]})"
         if axis is not None and not (self.math and _number(axis) == -1):
             inside.append(f"axis={self.show(axis)}")
         inside += [f"{k}={self.show(v)}" for k, v in keywords.items() if k not in ("keepdims", "dtype")]
-        if self.math and x.op == "broadcast_to":
-            return f"broadcast({inside[0]})"
         return f"{x.op}({', '.join(inside)})"
 
     def value(self, v: Any) -> tuple[str, int]:
         if isinstance(v, ShapeOf):
             return f"{self.show(v.owner, POSTFIX)}.shape", POSTFIX
-        if isinstance(v, SomeLength):
-            return "n", ATOM
         if isinstance(v, NamedArray) and v.name:
             return v.name, ATOM
         if isinstance(v, (tuple, list)):
-            inner = ", ".join(self.show(item) for item in v)
-            return (f"[{inner}]" if isinstance(v, list) else f"({inner}{',' if len(v) == 1 else ''})"), ATOM
+            inner = ", ".join(map(self.show, v))
+            return (f"[{inner}]" if isinstance(v, list) else f"({inner}{',' * (len(v) == 1)})"), ATOM
         if (n := _number(v)) is not None:
             return _number_text(n, self.math)
         if isinstance(v, np.ndarray):
@@ -460,45 +456,15 @@ class _Printer:
         return "..." if v is ... else str(v), ATOM
 
 
-SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
-SUBSCRIPT = str.maketrans("0123456789-,", "₀₁₂₃₄₅₆₇₈₉₋,")
-
-
-def _enclose(part: tuple[str, int], tightness: int) -> str:
-    text, binding = part
-    return f"({text})" if binding < tightness else text
-
-
 def _subscript(axis: Any) -> str:
-    if axis is None:
-        return ""
     if isinstance(axis, Symbol):
         return f"[{axis}]"
-    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
-    return ",".join(str(a) for a in axes).translate(SUBSCRIPT)
-
-
-def _parameters(op: str) -> list[tuple[str, Any]]:
-    return list(zip(PRIMITIVES[op].params, PRIMITIVES[op].defaults)) if op in PRIMITIVES else []
-
-
-def _shown(s: Symbol) -> tuple[Any, ...]:
-    """The arguments that a print of `s` shows as values."""
-    return s.args[s.op in ("zeros_like", "ones_like", "full_like") :]
+    return "" if axis is None else str(axis).strip("([,])").replace(" ", "").translate(SUBSCRIPT)
 
 
 def _is_transpose(x: Symbol) -> bool:
-    """Whether `x` is its operand with the last two axes swapped, by whichever function."""
-    n = len(x.like.shape)
-    if x.op in ("mT", "matrix_transpose"):
-        return True
-    if x.op == "swapaxes":
-        return {a % n for a in x.args[1:3]} == {n - 1, n - 2}
-    if x.op in ("transpose", "T"):
-        axes = x.args[1] if len(x.args) == 2 else x.args[1:] or x.keywords.get("axes")
-        axes = tuple(range(n))[::-1] if axes is None or axes == () else tuple(a % n for a in axes)
-        return n >= 2 and axes == (*range(n - 2), n - 1, n - 2)
-    return False
+    axes = (*x.args[1:], *x.keywords.values())
+    return not any(isinstance(a, Symbol) for a in axes) and swaps_last_axes(x.op, x.like.ndim, axes)
 
 
 def _number(v: Any) -> float | int | None:
@@ -509,19 +475,16 @@ def _number(v: Any) -> float | int | None:
 
 def _number_text(n: float, math_style: bool) -> tuple[str, int]:
     """3, 0.5, √2 and 1/√2 rather than 1.4142135 and 0.70710678; infinity as ∞."""
+    minus, root, infinity = ("−", "√{}", "∞") if math_style else ("-", "sqrt({})", "inf")
     if n < 0:
-        text, binding = _number_text(-n, math_style)
-        return ("−" if math_style else "-") + text, min(SIGN, binding)
-    root = "√{}" if math_style else "sqrt({})"
-    if math.isnan(n) or math.isinf(n):
-        return ("∞" if math_style and math.isinf(n) else str(n)), ATOM
-    if n == int(n):
-        return str(int(n)), ATOM
+        return minus + _number_text(-n, math_style)[0], SIGN
+    if math.isinf(n) or isinstance(n, SomeLength):
+        return (infinity if math.isinf(n) else "n"), ATOM
     if n != float(f"{n:.3g}"):
         for whole, text in ((1 / n, "1/{}"), (n * n, root), (1 / (n * n), "1/" + root)):
             if 2 <= round(whole) < 1e6 and math.isclose(whole, round(whole), rel_tol=1e-6):
                 return text.format(round(whole)), TIMES if text[0] == "1" else ATOM
-    return f"{n:.4g}", ATOM
+    return str(n) if isinstance(n, int) else f"{n:.4g}", ATOM
 
 
 def _array_text(v: np.ndarray, math_style: bool) -> tuple[str, int]:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -74,13 +75,17 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One CALL of a module; two calls of one module are two of these. `path` is like `blocks.0.attn`."""
+    """One CALL of a module; two calls of one module are two of these. `path` is like `blocks.0.attn`.
+
+    `chain` holds the numbers of the enclosing calls from the outermost to this one.
+    """
 
     id: int
     name: str
     kind: str
     path: str
     parent: int | None
+    chain: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,28 +101,20 @@ class Trace:
         """Every use of a value, in recording order; an operand used twice gives two edges."""
         return tuple(Edge(source, n.id, i) for n in self.nodes for i, source in enumerate(n.operands))
 
-    def module_chain(self, module: int | None) -> list[int]:
-        """The enclosing module calls from the outermost to `module` itself.
-
-        >>> Trace((), (Module(0, "", "GPT", "", None), Module(1, "h", "Block", "h", 0)), ()).module_chain(1)
-        [0, 1]
-        """
-        chain: list[int] = []
-        while module is not None:
-            chain.append(module)
-            module = self.modules[module].parent
-        return chain[::-1]
+    def module_chain(self, module: int | None) -> tuple[int, ...]:
+        """The enclosing module calls from the outermost to `module` itself; () outside of all."""
+        return () if module is None else self.modules[module].chain
 
     def unique_names(self) -> list[str]:
         """A name per node that occurs once: the plain name, else with its module path, else numbered."""
         count = Counter(node.name for node in self.nodes)
+        used = {name for name, n in count.items() if n == 1}
         names: list[str] = []
-        used: set[str] = {name for name, n in count.items() if n == 1}
         for node in self.nodes:
             name = node.name
             if count[name] > 1:
                 path = self.modules[node.module].path if node.module is not None else ""
-                stem = name = node.tensor.name or name if node.op is None else f"{path}.{name}" if path else name
+                stem = name = node.tensor.name or name if node.op is None else f"{path}.{name}".lstrip(".")
                 k = 2
                 while name in used:
                     name, k = f"{stem}_{k}", k + 1
@@ -141,82 +138,89 @@ def trace(outputs: Any, *inputs: Any, names: Any = None) -> Trace:
     [(0, 'x', 'leaf', ()), (1, 'multiply', 'operation', (0, 0))]
     """
     roots, given = as_tensors(outputs, *inputs)
-    given.update({id(t): name for name, t in _named(names)})
-    ordered, operands = _recording_order(roots)
-    number = {id(t): i for i, t in enumerate(ordered)}
-    named = [given.get(id(t)) or t.name for t in ordered]
-    kinds = [_kind(t, name) for t, name in zip(ordered, named)]
-    calls = _Calls()
-    modules = [calls.number(t.scope) for t in ordered]
-    calls.place(modules, operands, kinds)
-    unnamed = Counter(t.op.name for t, name in zip(ordered, named) if t.op is not None and not name)
+    given |= {t: name for name, t in _named(names)}
+    operands = _recorded(roots)
+    number = {t: i for i, t in enumerate(operands)}
+    named = {t: given.get(t) or t.name for t in operands}
+    kinds = {t: _kind(t, named[t]) for t in operands}
+    modules, module_of = _calls(operands, kinds)
+    alike = Counter(t.op.name for t in operands if t.op is not None and not named[t])
     counter: Counter[str] = Counter()
     nodes: list[Node] = []
-    for i, t in enumerate(ordered):
-        name = named[i]
+    for t, sources in operands.items():
+        name, module = named[t], module_of[t]
         if not name:
-            base = t.op.name if t.op is not None else kinds[i]
+            base = kinds[t] if t.op is None else t.op.name
             counter[base] += 1
-            name = base if unnamed[base] == 1 else f"{base}_{counter[base]}"
-            if _is_matrix_transpose(t) and nodes[operands[i][0]].named:
-                name = f"{nodes[operands[i][0]].name}ᵀ"
-        elif kinds[i] == "parameter" and (module := modules[i]) is not None:
-            above = calls.modules[module].parent
-            name = name.removeprefix(f"{calls.modules[above].path}." if above is not None else "")
+            name = base if alike[base] == 1 else f"{base}_{counter[base]}"
+            if sources and named[sources[0]] and swaps_last_axes(base, np.ndim(t.data), (t.args or ())[1:]):
+                name = f"{nodes[number[sources[0]]].name}ᵀ"
+        elif kinds[t] == "parameter" and module is not None and module.parent is not None:
+            name = name.removeprefix(f"{modules[module.parent].path}.")
         several = not isinstance(t.data, np.ndarray)  # the hidden value of an operation with many results
-        nodes.append(
-            Node(
-                id=i,
-                name=name,
-                named=bool(named[i]),
-                kind=kinds[i],
-                op=None if t.op is None else t.op.name,
-                operands=operands[i],
-                arguments=tuple(_argument(a, number) for a in t.args or ()),
-                shape=(len(t.data),) if several else t.data.shape,
-                dtype="tuple" if several else t.data.dtype.name,
-                requires_grad=t.requires_grad,
-                is_output=any(t is root for root in roots),
-                module=modules[i],
-                tensor=t,
-            )
+        node = Node(
+            id=len(nodes),
+            name=name,
+            named=bool(named[t]),
+            kind=kinds[t],
+            op=None if t.op is None else t.op.name,
+            operands=tuple(number[source] for source in sources),
+            arguments=tuple(_argument(a, number) for a in t.args or ()),
+            shape=(len(t.data),) if several else t.data.shape,
+            dtype="tuple" if several else t.data.dtype.name,
+            requires_grad=t.requires_grad,
+            is_output=t in roots,
+            module=None if module is None else module.id,
+            tensor=t,
         )
-    return Trace(tuple(nodes), tuple(calls.modules), tuple(number[id(t)] for t in roots))
+        nodes.append(node)
+    return Trace(tuple(nodes), tuple(modules), tuple(number[t] for t in roots))
 
 
-def as_tensors(outputs: Any, *inputs: Any) -> tuple[list[Tensor], dict[int, str]]:
+def as_tensors(outputs: Any, *inputs: Any) -> tuple[dict[Tensor, None], dict[Tensor, str]]:
     """The distinct tensors in what a drawing function was given, and the names that came with them."""
-    given: dict[int, str] = {}
+    given: dict[Tensor, str] = {}
     if isinstance(outputs, NNModule):
         if not inputs:
             raise TypeError(
                 f"a {type(outputs).__name__} alone has no graph yet: pass its inputs too, as in"
                 " draw_graph(model, x), or pass a tensor that it returned"
             )
-        given.update({id(t): name for name, t in _named(outputs)})
-        for name, value in zip(signature(outputs.forward).parameters, inputs):
-            if isinstance(value, Tensor) and not value.name:
-                given[id(value)] = name
+        given |= {t: name for name, t in outputs.named_parameters()}
+        parameters = signature(outputs.forward).parameters
+        given |= {t: name for name, t in zip(parameters, inputs) if isinstance(t, Tensor) and not t.name}
         outputs = outputs(*inputs)
     elif inputs:
         raise TypeError(f"inputs may follow a module only, not {_what(outputs)}")
     if isinstance(outputs, Mapping):
-        given.update({id(t): str(name) for name, t in outputs.items()})
+        given |= {t: str(name) for name, t in outputs.items()}
         outputs = list(outputs.values())
     found = [outputs] if isinstance(outputs, Tensor) else outputs
     if not isinstance(found, (list, tuple)):
         raise TypeError(f"expected a tensor, a list or dict of tensors, or a module and its inputs, not {_what(found)}")
-    roots: dict[int, Tensor] = {}
+    found = [t for t in found if t is not None]  # a model's loss, when it was called without targets
     for t in found:
-        if t is None:  # a model's loss, when it was called without targets
-            continue
         if not isinstance(t, Tensor):
             raise TypeError(f"expected tensors in the list to draw, not {_what(t)}")
-        roots[id(t)] = t
-    return list(roots.values()), given
+    return dict.fromkeys(found), given
 
 
-def operands_of(t: Tensor) -> list[Tensor]:
+def _recorded(roots: Iterable[Tensor]) -> dict[Tensor, list[Tensor]]:
+    """All that the roots depend on, with its operands, in recording order and each leaf just before its first use."""
+    operands: dict[Tensor, list[Tensor]] = {}
+    stack = list(roots)
+    while stack:
+        if (t := stack.pop()) not in operands:
+            operands[t] = _operands(t)
+            stack += operands[t]
+    order: dict[Tensor, list[Tensor]] = {}
+    for t in sorted(operands, key=attrgetter("index")):
+        if t.op is not None:
+            order |= {o: operands[o] for o in (*operands[t], t) if o not in order}
+    return order | {t: [] for t in roots if t not in order}  # leaves that are drawn for their own sake
+
+
+def _operands(t: Tensor) -> list[Tensor]:
     """The tensors among an operation's arguments, in order; concatenate holds its own in a tuple."""
     if t.op is None:
         return []
@@ -225,71 +229,46 @@ def operands_of(t: Tensor) -> list[Tensor]:
             f"the graph behind {t.name or t.op.name!r} was freed by backward(): draw it before,"
             " or call backward(retain_graph=True)"
         )
-    arguments = t.args[0] if t.op.variadic else t.args
-    return [a for a in arguments if isinstance(a, Tensor)]
+    return [a for a in (t.args[0] if t.op.variadic else t.args) if isinstance(a, Tensor)]
 
 
-def _recording_order(roots: Iterable[Tensor]) -> tuple[list[Tensor], list[tuple[int, ...]]]:
-    """Everything the roots depend on, each leaf just before its first use, and the operands by number."""
-    operands: dict[int, list[Tensor]] = {}
-    operations: list[Tensor] = []
-    stack = list(roots)
-    while stack:
-        t = stack.pop()
-        if id(t) not in operands:
-            operands[id(t)] = operands_of(t)
-            stack += operands[id(t)]
-            if t.op is not None:
-                operations.append(t)
-    order: dict[int, Tensor] = {}
-    for t in sorted(operations, key=lambda t: t.index):
-        order |= {id(o): o for o in operands[id(t)] if id(o) not in order}
-        order[id(t)] = t
-    order |= {id(t): t for t in roots if id(t) not in order}  # leaves that are drawn for their own sake
-    number = {key: i for i, key in enumerate(order)}
-    return list(order.values()), [tuple(number[id(o)] for o in operands[key]) for key in order]
+def _calls(
+    operands: dict[Tensor, list[Tensor]], kinds: dict[Tensor, Kind]
+) -> tuple[list[Module], dict[Tensor, Module | None]]:
+    """The module calls, numbered in order of their first operation, and in which of them each value stands.
+
+    A parameter or constant stands in the innermost call that holds all its uses.
+    """
+    modules: list[Module] = []
+    known: dict[int, Module] = {}
+
+    def call(scope: Scope | None) -> Module | None:
+        if scope is not None and id(scope) not in known:
+            parent = call(scope.parent)
+            path = ".".join(name for name in (parent.path if parent else "", scope.name) if name)
+            chain = (*(parent.chain if parent else ()), len(modules))
+            modules.append(Module(len(modules), scope.name, scope.kind, path, parent.id if parent else None, chain))
+            known[id(scope)] = modules[-1]
+        return known.get(id(scope))
+
+    module_of = {t: call(t.scope) for t in operands}
+    uses: dict[Tensor, list[tuple[int, ...]]] = {}
+    for user, sources in operands.items():
+        for t in sources:
+            if kinds[t] in ("parameter", "constant"):
+                uses.setdefault(t, []).append(module.chain if (module := module_of[user]) else ())
+    for t, chains in uses.items():
+        common = [level[0] for level in zip(*chains) if len(set(level)) == 1]
+        module_of[t] = modules[common[-1]] if common else None
+    return modules, module_of
 
 
-class _Calls:
-    """Module calls, numbered in order of their first recorded operation, parents first."""
-
-    def __init__(self) -> None:
-        self.modules: list[Module] = []
-        self.chains: dict[int | None, list[int]] = {None: []}
-        self._ids: dict[int, int] = {}
-
-    def number(self, scope: Scope | None) -> int | None:
-        if scope is None:
-            return None
-        if id(scope) not in self._ids:
-            parent = self.number(scope.parent)
-            above = self.modules[parent].path if parent is not None else ""
-            i = self._ids[id(scope)] = len(self.modules)
-            path = ".".join(name for name in (above, scope.name) if name)
-            self.modules.append(Module(i, scope.name, scope.kind, path, parent))
-            self.chains[i] = [*self.chains[parent], i]
-        return self._ids[id(scope)]
-
-    def place(self, modules: list[int | None], operands: list[tuple[int, ...]], kinds: list[Kind]) -> None:
-        """Put each parameter and constant into the innermost call that holds all its uses."""
-        common: dict[int, list[int]] = {}
-        for user, sources in enumerate(operands):
-            for i in sources:
-                if kinds[i] in ("parameter", "constant"):
-                    chain = self.chains[modules[user]]
-                    common[i] = [a for a, b in zip(chain, common.get(i, chain)) if a == b]
-        for i, chain in common.items():
-            modules[i] = chain[-1] if chain else None
-
-
-def _is_matrix_transpose(t: Tensor) -> bool:
-    if t.op is None or t.op.name not in ("swapaxes", "transpose") or t.args is None:
-        return False
-    n: int = t.data.ndim
-    if t.op.name == "transpose":
-        return n == 2
-    first, second = t.args[1:]
-    return bool({first % n, second % n} == {n - 1, n - 2})
+def swaps_last_axes(op: str, ndim: int, axes: tuple[Any, ...]) -> bool:
+    """Whether an operation transposes matrices: tried out on an array of shape (0, 1, 2, ...)."""
+    if op not in ("swapaxes", "transpose", "T"):
+        return op in ("mT", "matrix_transpose")
+    turned = getattr(np.empty(range(ndim)), op.replace("T", "transpose"))(*axes)
+    return bool(ndim > 1 and turned.shape == (*range(ndim - 2), ndim - 1, ndim - 2))
 
 
 def _kind(t: Tensor, name: str | None) -> Kind:
@@ -302,20 +281,17 @@ def _kind(t: Tensor, name: str | None) -> Kind:
     return "input" if name else "constant"
 
 
-def _argument(a: Any, number: dict[int, int]) -> Any:
-    if id(a) in number:
-        return Operand(number[id(a)])
-    if isinstance(a, (tuple, list)) and any(id(x) in number for x in a):
-        return tuple(_argument(x, number) for x in a)
-    return a
+def _argument(a: Any, number: dict[Tensor, int]) -> Any:
+    if isinstance(a, tuple):
+        return tuple(_argument(item, number) for item in a)
+    return Operand(number[a]) if isinstance(a, Tensor) else a
 
 
 def _named(names: Any) -> Iterable[tuple[str, Tensor]]:
-    if names is None:
-        return ()
-    if hasattr(names, "named_parameters"):
-        return names.named_parameters()  # type: ignore[no-any-return]
-    return names.items() if isinstance(names, Mapping) else names
+    """The pairs of name and tensor in a module, a dict or a list of pairs."""
+    if isinstance(names, NNModule):
+        return names.named_parameters()
+    return names.items() if isinstance(names, Mapping) else names or ()
 
 
 def _what(x: Any) -> str:
