@@ -114,7 +114,7 @@ adamw = ta.optim.AdamW([p], lr=9.9, weight_decay=0.01)
 ta.checkpoint.load({str(tmp_path)!r}, optimizer=adamw)
 p.grad = np.array(0.1)
 adamw.step()
-print(repr(p.item()), adamw.lr, adamw.state_dict()["groups"][0]["steps"][0])
+print(repr(p.item()), adamw.lr, adamw.state_dict()["0.steps"][0])
 """
     value, lr, step = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

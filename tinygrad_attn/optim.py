@@ -34,7 +34,6 @@ class _Group:
         self.values = np.concatenate([p.data.reshape(-1) for p in params])
         self.grads = np.empty_like(self.values)
         self.moments = {name: np.zeros_like(self.values) for name in moments}
-        self.state = {"steps": self.steps, **self.moments}
         self.bounds = [0, *np.cumsum([p.size for p in params]).tolist()]
         pieces = np.split(self.values, self.bounds[1:-1])
         self.views = [piece.reshape(p.shape) for piece, p in zip(pieces, params)]
@@ -115,23 +114,23 @@ class Optimizer:
         """The rule, for the `t`-th update of one stretch of flat values `p`; it may overwrite `g`."""
         raise NotImplementedError
 
+    def _arrays(self) -> dict[str, Array]:
+        """What is remembered between steps: of each group the update counts and the flat moments."""
+        states = [{"steps": group.steps, **group.moments} for group in self.groups]
+        return {f"{i}.{name}": array for i, state in enumerate(states) for name, array in state.items()}
+
     def state_dict(self) -> dict[str, Any]:
-        """Learning rate, and of each group copies of the parameters' update counts and of its flat moments."""
-        groups = [{name: array.copy() for name, array in group.state.items()} for group in self.groups]
-        return {"lr": self.lr, "groups": groups}
+        """The learning rate, and of each group copies of its update counts and moments: "0.steps", ..."""
+        return {"lr": self.lr} | {name: array.copy() for name, array in self._arrays().items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave. Checked first: on a mismatch nothing is loaded."""
-        given, own = (
-            [{name: np.shape(value) for name, value in group.items()} for group in groups]
-            for groups in (state["groups"], self.state_dict()["groups"])
-        )
+        given, own = ({name: np.shape(value) for name, value in s.items()} for s in (state, self.state_dict()))
         if given != own:
             raise ValueError(f"{type(self).__name__}.load_state_dict: the state holds {given}, this needs {own}")
         self.lr = float(state["lr"])
-        for group, saved in zip(self.groups, state["groups"]):
-            for name, array in group.state.items():
-                array[...] = saved[name]
+        for name, array in self._arrays().items():
+            array[...] = state[name]
 
 
 class SGD(Optimizer):
@@ -158,9 +157,8 @@ class SGD(Optimizer):
         for u in moments:
             u *= self.momentum
             u += g
-            g[...] = u
-        g *= self.lr
-        p -= g
+            g = u
+        p -= self.lr * g
 
 
 class AdamW(Optimizer):
