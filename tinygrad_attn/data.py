@@ -5,28 +5,16 @@ The default corpus needs no download: every CPython carries its language referen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Item = TypeVar("Item")
 Ids = NDArray[np.int64]
 
-__all__ = [
-    "Batches",
-    "CharTokenizer",
-    "Coreference",
-    "coreference",
-    "normalize_newlines",
-    "python_manual",
-    "read_text",
-    "windows",
-]
+__all__ = ["Batches", "CharTokenizer", "Coreference", "coreference", "normalize_newlines", "python_manual", "read_text"]
 
 
 class CharTokenizer:
@@ -60,25 +48,20 @@ class CharTokenizer:
         """Ids of the characters of `text`; unknown characters are a ValueError that names them all."""
         try:
             return [self._id_of[char] for char in text]
-        except KeyError:
+        except KeyError as error:
             unknown = "".join(sorted(set(text) - set(self.vocab)))
-            at = next(i for i, char in enumerate(text) if char not in self._id_of)
             raise ValueError(
                 f"encode: {len(unknown)} character(s) outside the vocabulary: {unknown!r} "
-                f"(first at position {at}), which holds {len(self)}: {self.vocab!r:.160}"
+                f"(first at position {text.index(error.args[0])}), which holds {len(self)}: {self.vocab!r:.160}"
             ) from None
 
     def decode(self, ids: ArrayLike) -> str:
         """The text of integer `ids` (any 1-d sequence); an id outside [0, vocab_size) is an IndexError."""
-        array = np.asarray(getattr(ids, "data", ids) if hasattr(ids, "requires_grad") else ids)
-        if array.size == 0:
-            return ""
-        if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise TypeError(f"decode: wants a 1-d sequence of integers, got shape {array.shape}, dtype {array.dtype}")
-        outside = array[(array < 0) | (array >= len(self))]
+        row = _row_of_ids("decode", ids)
+        outside = row[(row < 0) | (row >= len(self))]
         if outside.size:
             raise IndexError(f"decode: id {outside[0]} is outside 0..{len(self) - 1} ({len(self)} characters)")
-        return "".join(self.vocab[i] for i in array.tolist())
+        return "".join(self.vocab[i] for i in row)
 
 
 def normalize_newlines(text: str) -> str:
@@ -131,46 +114,36 @@ class Batches:
     """
 
     def __init__(self, ids: ArrayLike, block_size: int, batch_size: int, rng: np.random.Generator) -> None:
-        array = np.asarray(ids)
-        if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise TypeError(f"Batches: ids must be 1-d integers, got shape {array.shape}, dtype {array.dtype}")
+        self.ids = _row_of_ids("Batches", ids)
         if block_size < 1 or batch_size < 1:
             raise ValueError(f"Batches: block_size {block_size} and batch_size {batch_size} must be at least 1")
-        if array.size < block_size + 1:
+        if self.ids.size < block_size + 1:
             raise ValueError(
-                f"Batches: {array.size} tokens are too few for block_size {block_size}, which needs at least "
+                f"Batches: {self.ids.size} tokens are too few for block_size {block_size}, which needs at least "
                 f"{block_size + 1} (a block and the token after it); use a longer text or a smaller block"
             )
         if not isinstance(rng, np.random.Generator):
             raise TypeError(f"Batches: rng must be a numpy.random.Generator, got {type(rng).__name__}")
-        self.ids = array.astype(np.int64)
         self.block_size, self.batch_size, self.rng = block_size, batch_size, rng
-        self._offsets = np.arange(block_size + 1)
 
     def __iter__(self) -> Iterator[tuple[Ids, Ids]]:
         return self
 
     def __next__(self) -> tuple[Ids, Ids]:
         starts = self.rng.integers(0, self.ids.size - self.block_size, size=self.batch_size)  # (B,)
-        block = self.ids[starts[:, None] + self._offsets]  # (B, T + 1)
+        block = self.ids[starts[:, None] + np.arange(self.block_size + 1)]  # (B, T + 1)
         return block[:, :-1], block[:, 1:]
 
 
-def windows(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of `size` consecutive items; the last one may be shorter, and is not dropped.
-
-    >>> list(windows("abcde", 2))
-    [['a', 'b'], ['c', 'd'], ['e']]
-    """
-    if size < 1:
-        raise ValueError(f"windows: size must be at least 1, got {size}")
-    iterator = iter(items)
-    while window := list(islice(iterator, size)):
-        yield window
+def _row_of_ids(where: str, ids: ArrayLike) -> Ids:
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):  # [] is a row of floats to NumPy
+        got = f"shape {array.shape}, dtype {array.dtype}"
+        raise TypeError(f"{where}: ids must be a 1-d sequence of integers, got {got}")
+    return array.astype(np.int64)
 
 
-@dataclass(frozen=True)
-class Coreference:
+class Coreference(NamedTuple):
     """One sentence whose last token follows from whom the pronoun means.
 
     `tokens[pronoun]` is the pronoun, `tokens[antecedent]` the person it means, `tokens[-1]` the consequence.
@@ -181,39 +154,27 @@ class Coreference:
     antecedent: int
 
 
-@dataclass(frozen=True)
-class _Words:
-    people: dict[str, tuple[str, ...]]  # pronoun -> whom it can mean
-    place_of: dict[str, str]  # profession -> where it is practised
-    verbs: tuple[str, ...]
-    feelings: tuple[str, ...]
-    sentence: str
-
-
 _WORDS = {
-    "zh": _Words(
-        {"她": ("妈妈", "姐姐", "奶奶", "小红", "小丽"), "他": ("爸爸", "哥哥", "爷爷", "小明", "小刚")},
-        {"医生": "医院", "老师": "学校", "厨师": "厨房", "农民": "田里", "演员": "剧院"},
-        ("走进来", "坐下", "站起来", "打电话"),
-        ("非常开心", "有点累", "很着急"),
-        "{} 是 {} ， {} 是 {} 。 两人 {verb} 。 {pronoun} {feeling} ， 去了 {place}",
-    ),
-    "en": _Words(
-        {
-            "she": ("Mother", "Anna", "Grandma", "Rose", "Lily"),
-            "he": ("Father", "Tom", "Grandpa", "Peter", "Jack"),
-        },
-        {
-            "doctor": "hospital",
-            "teacher": "school",
-            "cook": "kitchen",
-            "farmer": "field",
-            "dancer": "theatre",
-        },
-        ("came in", "sat down", "stood up", "looked around"),
-        ("happy", "tired", "late"),
-        "{} is a {} and {} is a {} . both {verb} . {pronoun} was very {feeling} and went to the {place}",
-    ),
+    "zh": {
+        "pronoun": "她|他",
+        "她": "妈妈|姐姐|奶奶|小红|小丽",
+        "他": "爸爸|哥哥|爷爷|小明|小刚",
+        "profession": "医生|老师|厨师|农民|演员",
+        "place": "医院|学校|厨房|田里|剧院",
+        "verb": "走进来|坐下|站起来|打电话",
+        "feeling": "非常开心|有点累|很着急",
+        "sentence": "{} 是 {} ， {} 是 {} 。 两人 {verb} 。 {pronoun} {feeling} ， 去了 {place}",
+    },
+    "en": {
+        "pronoun": "she|he",
+        "she": "Mother|Anna|Grandma|Rose|Lily",
+        "he": "Father|Tom|Grandpa|Peter|Jack",
+        "profession": "doctor|teacher|cook|farmer|dancer",
+        "place": "hospital|school|kitchen|field|theatre",
+        "verb": "came in|sat down|stood up|looked around",
+        "feeling": "happy|tired|late",
+        "sentence": "{} is a {} and {} is a {} . both {verb} . {pronoun} was very {feeling} and went to the {place}",
+    },
 }
 
 
@@ -231,23 +192,24 @@ def coreference(n: int, rng: np.random.Generator, language: str = "zh") -> list[
     """
     if language not in _WORDS:
         raise ValueError(f"coreference: language must be one of {sorted(_WORDS)}, got {language!r}")
-    words = _WORDS[language]
+    words = {kind: options.split("|") for kind, options in _WORDS[language].items()}
+    place_of = dict(zip(words["profession"], words["place"]))
 
-    def choose(options: Iterable[str], size: int = 1) -> list[str]:
-        return [str(word) for word in rng.choice(list(options), size=size, replace=False)]
+    def choose(kind: str, size: int = 1) -> list[str]:
+        return [str(word) for word in rng.choice(words[kind], size=size, replace=False)]
 
     examples = []
     for _ in range(n):
-        pronouns = choose(words.people, 2)  # whoever is introduced first
-        names = [choose(words.people[pronoun])[0] for pronoun in pronouns]
-        professions = choose(words.place_of, 2)
+        pronouns = choose("pronoun", 2)  # whoever is introduced first
+        names = [choose(pronoun)[0] for pronoun in pronouns]
+        professions = choose("profession", 2)
         meant = int(rng.integers(2))
-        sentence = words.sentence.format(
+        sentence = words["sentence"][0].format(
             *(names[0], professions[0], names[1], professions[1]),
-            verb=choose(words.verbs)[0],
+            verb=choose("verb")[0],
             pronoun=pronouns[meant],
-            feeling=choose(words.feelings)[0],
-            place=words.place_of[professions[meant]],
+            feeling=choose("feeling")[0],
+            place=place_of[professions[meant]],
         )
         tokens = tuple(sentence.split())
         examples.append(Coreference(tokens, tokens.index(pronouns[meant]), tokens.index(names[meant])))
