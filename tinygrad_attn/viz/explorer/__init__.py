@@ -30,6 +30,7 @@ LANGUAGES = ("en", "zh")
 LARGE = 50  # boxes: a larger drawing is not what the page opens with
 LONGEST = 10.0  # seconds for the layout of one drawing
 RATIO = "1.05"  # height to width of the pane that shows a drawing, whose space the rows then use
+BARE = Options(legend=False, show_shapes=False, show_formulas=False, max_nodes=None)
 LARGEST = 400  # boxes: a larger drawing is left out where a collapsed one shows the whole
 
 
@@ -129,12 +130,11 @@ def explain(
 def drawings(backward: Backward, depth: int | None) -> dict[str, Any]:
     """The ladder at each depth of modules, from collapsed to open, and which of them is shown first."""
     forward = backward.forward
-    deepest = max((len(forward.module_chain(m.id)) for m in forward.modules), default=0)
     ladders: list[str] = []
     level = 0
+    deepest = max((len(forward.module_chain(m.id)) for m in forward.modules), default=0)
     for limit in [*range(1, deepest), None]:
-        bare: Options = {"legend": False, "show_shapes": False, "show_formulas": False}
-        picture = ladder_picture(backward, {**DEFAULTS, **bare, "depth": limit, "max_nodes": None})
+        picture = ladder_picture(backward, DEFAULTS | BARE | Options(depth=limit))
         picture.attributes["ratio"] = RATIO
         picture.attributes.pop("label", None)  # remarks for a picture that stands alone
         for box in picture.boxes:
