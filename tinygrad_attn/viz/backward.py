@@ -262,9 +262,6 @@ def _array(node: Node) -> np.ndarray:
     return data[0] if node.dtype == "tuple" else data  # type: ignore[no-any-return]
 
 
-substitute = Symbol.substitute
-
-
 def _path(forward: Trace, wanted: Container[Tensor] | None) -> list[Node]:
     """The forward nodes through which some wanted value reaches the loss, in recording order."""
     on_path: set[int] = set()

@@ -129,10 +129,9 @@ def explain(
 
 def drawings(backward: Backward, depth: int | None) -> dict[str, Any]:
     """The ladder at each depth of modules, from collapsed to open, and which of them is shown first."""
-    forward = backward.forward
     ladders: list[str] = []
     level = 0
-    deepest = max((len(forward.module_chain(m.id)) for m in forward.modules), default=0)
+    deepest = max((len(module.chain) for module in backward.forward.modules), default=0)
     for limit in [*range(1, deepest), None]:
         picture = ladder_picture(backward, DEFAULTS | BARE | Options(depth=limit))
         picture.attributes["ratio"] = RATIO

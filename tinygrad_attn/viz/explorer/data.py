@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from ...autograd import PRIMITIVES
-from ..backward import Backward, Step, expression_of, substitute
+from ..backward import Backward, Step, expression_of
 from ..formula import SUBSCRIPT, Symbol
 from ..trace import Node, Operand, Trace
 from .check import FiniteDifferences, Use, run
@@ -206,11 +206,11 @@ class Collector:
             else:
                 node = self.forward.nodes[leaf.node]
                 if node.dtype == "tuple" or (node.name.endswith("ᵀ") and not node.named):
-                    return substitute(expression_of(self.forward, node), link)
+                    return expression_of(self.forward, node).substitute(link)
                 index = self.number.get(id(node.tensor))
             return None if index is None else Symbol.named(f"⟦{index}⟧", leaf.like, leaf.node)
 
-        text, reads = substitute(expression, link).text("math"), self._reads(tensor)
+        text, reads = expression.substitute(link).text("math"), self._reads(tensor)
         for (name, *_), index in self.arrays.items():
             if index in reads:
                 text = re.sub(rf"\b{name}\b", f"⟦{index}⟧", text)
