@@ -129,11 +129,11 @@ class SelfAttention(Module):
         V = (x @ self.W_V).named("V")  # (..., T, d_model) @ (d_model, d_k) -> (..., T, d_k)
         scores = Q @ K.mT  # (..., T, d_k) @ (..., d_k, T) -> (..., T, T)
         if self.scale:
-            scores = scores / Tensor(math.sqrt(d_k), dtype=scores.dtype, name="√d")  # (..., T, T), as large for any d_k
+            scores = scores / Tensor(math.sqrt(d_k), dtype=scores.dtype, name="√d")  # (..., T, T), as large at any d_k
         scores.name = "scores"
         blocked = _blocked(mask, scores.shape, self.causal)  # (T, T), or (B, 1, T), or (B, T, T)
         if blocked is not None:
-            scores = scores.masked_fill(blocked, -np.inf).named("masked")  # (..., T, T), before the softmax
+            scores = scores.masked_fill(blocked, -np.inf).named("masked")  # (..., T, T), whose softmax is 0
         weights = scores.softmax(axis=-1).named("weights")  # (..., T, T), each row (a query) sums to 1
         output = (weights @ V).named("output")  # (..., T, T) @ (..., T, d_k) -> (..., T, d_k)
         return (output, weights) if return_weights else output
@@ -199,7 +199,7 @@ class MultiHeadAttention(Module):
         _check_tokens("MultiHeadAttention", x.shape, self.c_proj.weight.shape[0])
         qkv = split_heads(self.c_attn(x), 3 * self.n_head)  # (B, T, C) -> (B, T, 3C) -> (B, 3H, T, d)
         q, k, v = split(qkv, 3, 1)  # (B, 3H, T, d) -> 3 of (B, H, T, d)
-        q, k, v = q.named("Q"), k.named("K"), v.named("V")
+        q, k, v = q.named("Q"), k.named("K"), v.named("V")  # (B, H, T, d) each
         if past is not None:
             k, v = past.append(k, v)  # (B, H, T, d) -> (B, H, past + T, d)
         p, rng = self.dropout.p if self.training else 0.0, self.dropout.rng
