@@ -37,9 +37,10 @@ __all__ = [
 ]
 
 
+LAZY = {"Drawing": ".drawing", "save": ".drawing", "explain": ".explorer"}  # the first two load graphviz
+
+
 def __getattr__(name: str) -> Any:
-    if name in ("Drawing", "save"):  # loads graphviz
-        return getattr(import_module(".drawing", __name__), name)
-    if name == "explain":
-        return import_module(".explorer", __name__).explain
+    if name in LAZY:
+        return getattr(import_module(LAZY[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

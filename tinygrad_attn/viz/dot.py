@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from .backward import Backward, Step, expression_of, trace_backward
 from .formula import Symbol
-from .picture import BLUE, CALL, GREY, RED, Box, Edge, Picture, array_type, few, html, label, legend, small, table
+from .picture import BLUE, CALL, GREY, RED, Box, Edge, Picture, few, html, label, legend, small, table, type_of
 from .trace import Node, Trace, trace
 
 if TYPE_CHECKING:
@@ -245,13 +245,14 @@ def _labelled(
     options: Options,
 ) -> tuple[str, str]:
     """The label and the tooltip of one value: name, formula (if too long: what is made from what), type and arrays."""
-    full, data = expression.text("math") if expression is not None else "", item.tensor.data
+    full = expression.text("math") if expression is not None else ""
     short = "\n".join(textwrap.wrap(full, WRAP, break_long_words=False, break_on_hyphens=False))
     if len(full) > LONGEST:
         short = f"{what} of {few(list(dict.fromkeys(reads)))}"
     shown = short if options["show_formulas"] and full != item.name else ""  # an unnamed transpose is called Kᵀ already
-    type = f"{len(data)} arrays" if isinstance(data, tuple) else array_type(data.dtype.name, data.shape)
-    return label(item.name, shown, [word + type * options["show_shapes"]], tables), f"{item.name} = {full}"
+    return label(
+        item.name, shown, [word + type_of(item.tensor.data) * options["show_shapes"]], tables
+    ), f"{item.name} = {full}"
 
 
 # ------------------------------------------------------------------------------------------ backward pass

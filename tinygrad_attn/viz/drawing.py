@@ -8,7 +8,6 @@ ids, so that any number of pictures can stand in one page: what a script needs t
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import os
@@ -23,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import graphviz
+
+from .dot import to_dot
 
 IMAGE_FORMATS = ("svg", "png", "pdf")
 TIMEOUT = 60.0  # seconds
@@ -57,8 +58,8 @@ class Drawing(graphviz.Digraph):
     }
     """
 
-    def __init__(self, text: str, *, timeout: float = TIMEOUT) -> None:
-        super().__init__(format="svg", encoding="utf-8")
+    def __init__(self, text: str, *, engine: str = "dot", timeout: float = TIMEOUT) -> None:
+        super().__init__(format="svg", engine=engine, encoding="utf-8")
         self.body[:] = text.splitlines(keepends=True)[1:-1]
         self.timeout = timeout
 
@@ -73,22 +74,19 @@ class Drawing(graphviz.Digraph):
         self, filename: Any = None, directory: Any = None, view: bool = False, cleanup: bool = False, **more: Any
     ) -> str:
         """Write the DOT text to `filename` and the picture beside it; or the picture to `outfile`. Its path."""
-        outfile, format = more.get("outfile"), more.get("format") or self.format
-        if outfile is not None:
-            filename, format = filename or Path(outfile).with_suffix(".gv"), _format(Path(outfile))
-        source = Path(str(directory or self.directory or ""), str(filename or self.filename or "drawing.gv"))
-        target = Path(outfile or f"{source}.{format}")
-        write(source, self.source.encode())
-        write(target, self.pipe(format, engine=more.get("engine")))
-        if cleanup:
-            source.unlink()
+        outfile = more.get("outfile")
+        source = self._path(filename or (outfile and Path(outfile).with_suffix(".gv")), directory)
+        target = Path(outfile or f"{source}.{more.get('format') or self.format}")
+        if not cleanup:
+            write(source, self.source.encode())
+        write(target, self.pipe(_format(target), engine=more.get("engine")))
         if view:
             graphviz.view(str(target))
         return str(target)
 
     def save(self, filename: Any = None, directory: Any = None, **_: Any) -> str:
         """Write `x.svg`, `x.png`, `x.pdf`, or the DOT text for any other name (and where no `dot` is). Its path."""
-        path = Path(str(directory or self.directory or ""), str(filename or self.filename or "drawing.gv"))
+        path = self._path(filename, directory)
         try:
             data = self.pipe(_format(path)) if _format(path) in IMAGE_FORMATS else self.source.encode()
         except DotNotFound:
@@ -97,6 +95,9 @@ class Drawing(graphviz.Digraph):
             raise DotNotFound(f"\nThe DOT text is in {text}.") from None
         write(path, data)
         return str(path)
+
+    def _path(self, filename: Any, directory: Any) -> Path:
+        return Path(str(directory or self.directory or ""), str(filename or self.filename or "drawing.gv"))
 
     def _repr_mimebundle_(self, include: Iterable[str] | None = None, exclude: Any = None, **_: Any) -> dict[str, Any]:
         """SVG for the notebook; where it cannot be made, the reason and the DOT text instead of an error."""
@@ -113,22 +114,15 @@ def save(obj: Any, path: str | os.PathLike[str], *, timeout: float = TIMEOUT) ->
     Raises ValueError for another ending, `DotNotFound` without a layout program, `LayoutTimeout` after
     `timeout` seconds.
     """
-    path = Path(path)
-    format = _format(path)
-    figure = hasattr(obj, "savefig")
+    path, figure = Path(path), hasattr(obj, "savefig")
     endings = IMAGE_FORMATS if figure else (*IMAGE_FORMATS, "dot", "gv")
-    if format not in endings:
+    if _format(path) not in endings:
         raise ValueError(f"cannot save to {path.name!r}: the name must end in {', '.join('.' + e for e in endings)}")
     if figure:
-        write(path, _figure_bytes(obj, format))
-    elif isinstance(obj, graphviz.Digraph):
-        drawing = Drawing(obj.source, timeout=timeout)
-        drawing.engine = obj.engine
-        drawing.save(path)
+        write(path, _figure_bytes(obj, _format(path)))
     else:
-        from .dot import draw_graph
-
-        draw_graph(obj, timeout=timeout).save(path)
+        drawing = obj if isinstance(obj, graphviz.Digraph) else Drawing(to_dot(obj))
+        Drawing(drawing.source, engine=drawing.engine, timeout=timeout).save(path)
     return path
 
 
@@ -137,14 +131,12 @@ def _figure_bytes(figure: Any, format: str) -> bytes:
     from matplotlib import rc_context
 
     buffer = io.BytesIO()
-    metadata: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(format, {})
+    undated: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with rc_context({"svg.hashsalt": "tinygrad_attn"}):
-        figure.savefig(buffer, format=format, metadata=metadata)
+        figure.savefig(buffer, format=format, metadata=undated.get(format))
     data = buffer.getvalue()
-    if format != "svg":
-        return data
-    own = hashlib.sha256(data).hexdigest()[:8].encode() + b"-"
-    return re.sub(rb'(\bid="|url\(#|href="#)', rb"\1p" + own, data)
+    own = rb"\1p" + hashlib.sha256(data).hexdigest()[:8].encode() + b"-"
+    return re.sub(rb'(\bid="|url\(#|href="#)', own, data) if format == "svg" else data
 
 
 def lay_out(source: str, format: str, engine: str, timeout: float) -> bytes:
@@ -165,15 +157,12 @@ def lay_out(source: str, format: str, engine: str, timeout: float) -> bytes:
     if complaint:
         hint = "; an .svg has no size limit" if "too large" in complaint else ""
         warnings.warn(f"{command[0]}: {complaint}{hint}", stacklevel=3)
-    if format == "svg":
-        return re.sub(rb'(<(?:g|svg|a)\b[^>]*?) id="[^"]*"', rb"\1", done.stdout)
-    return done.stdout
+    return re.sub(rb'(<(?:g|svg|a)\b[^>]*?) id="[^"]*"', rb"\1", done.stdout) if format == "svg" else done.stdout
 
 
 def layout_program() -> list[str]:
     """`dot` where it is on PATH, else the pip-installable graphviz-pure, found beside Python too."""
-    beside = os.path.dirname(sys.executable)
-    for name, folders in (("dot", None), ("graphviz-pure", None), ("graphviz-pure", beside)):
+    for name, folders in (("dot", None), ("graphviz-pure", None), ("graphviz-pure", os.path.dirname(sys.executable))):
         if found := shutil.which(name, path=folders):
             return [found]
     raise DotNotFound
@@ -182,16 +171,10 @@ def layout_program() -> list[str]:
 def write(path: Path, data: bytes) -> None:
     """Write a file so that it is complete or not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o644)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as folder:
+        temporary = Path(folder, "file")
+        temporary.write_bytes(data)
         os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def _format(path: Path) -> str:

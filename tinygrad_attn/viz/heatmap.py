@@ -6,12 +6,15 @@ softmax gives nothing else a weight of 0: it is hatched, so that "blocked" and "
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from ..tensor import Tensor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,19 +50,19 @@ def attention_heatmap(
     """
     from matplotlib.figure import Figure
 
-    w = np.asarray(getattr(weights, "data", weights) if hasattr(weights, "requires_grad") else weights, dtype=float)
-    shape = w.shape
-    if w.ndim == 4 and shape[0] == 1:
-        w = w[0]
-    if w.ndim == 2:
-        w = w[None]
+    given = weights.data if isinstance(weights, Tensor) else weights
+    w = np.asarray(given, dtype=float)
+    w = w[0] if w.ndim == 4 and len(w) == 1 else w[None] if w.ndim == 2 else w
     if w.ndim != 3 or w.size == 0:
+        shape = np.shape(given)
         raise ValueError(f"attention weights are (Tq, Tk) or (heads, Tq, Tk), got {shape}; pick one sample of a batch")
     heads, Tq, Tk = w.shape
     rows = _labels(tokens, Tq, "queries (rows)", "tokens")
     columns = _labels(tokens if key_tokens is None else key_tokens, Tk, "keys (columns)", "key_tokens")
     blocked = np.broadcast_to(w == 0 if mask is None else np.asarray(mask, dtype=bool), w.shape)
-    if titles is not None and len(titles) != heads:
+    if titles is None:
+        titles = [f"head {h}" for h in range(heads)] if heads > 1 else [""]
+    if len(titles) != heads:
         raise ValueError(f"{heads} heads need as many titles, got {len(titles)}")
 
     across = min(heads, 4)
@@ -69,16 +72,15 @@ def attention_heatmap(
     panels = fig.subplots(down, across, squeeze=False).ravel()
     for panel in panels[heads:]:
         panel.remove()
-    for h in range(heads):
-        image = _panel(panels[h], w[h], blocked[h], rows, columns, precision)
-        title = titles[h] if titles is not None else f"head {h}" if heads > 1 else ""
-        panels[h].set_title(title, fontsize=10, parse_math=False, fontfamily=_families(title))
-        panels[h].set_xlabel("key: who is looked at", fontsize=9)
-    for panel in panels[:heads:across]:
-        panel.set_ylabel("query: who looks", fontsize=9)
+    for h, (panel, title) in enumerate(zip(panels, titles)):
+        image = _panel(panel, w[h], blocked[h], rows, columns, precision)
+        panel.set_title(title, fontsize=10, parse_math=False, fontfamily=_families(title))
+        panel.set_xlabel("key: who is looked at", fontsize=9)
+        if h % across == 0:
+            panel.set_ylabel("query: who looks", fontsize=9)
     bar = fig.colorbar(image, ax=list(panels[:heads]), shrink=0.9, ticks=[0, 0.25, 0.5, 0.75, 1])
     mark = "hatched" if max(Tq, Tk) <= MAX_LABELS else "grey"
-    bar.set_label("attention weight" + (f"   ({mark}: blocked)" if blocked.any() else ""), fontsize=9)
+    bar.set_label("attention weight" + f"   ({mark}: blocked)" * bool(blocked.any()), fontsize=9)
     bar.ax.tick_params(labelsize=8)
     return fig
 
@@ -97,29 +99,23 @@ def _panel(ax: Axes, w: np.ndarray, blocked: np.ndarray, rows: list[str], column
         hatch = PatchCollection(cells, facecolor="none", edgecolor="#b0b0b0", hatch="////", linewidth=0)
         ax.add_collection(hatch, autolim=False)
     if max(w.shape) <= MAX_NUMBERS:
-        for (i, j), value in np.ndenumerate(w):
-            if not blocked[i, j]:
-                text = "NaN" if np.isnan(value) else f"{value:.{precision}f}"
-                color = "white" if value > 0.6 else "#222222"
-                ax.text(j, i, text, ha="center", va="center", fontsize=8, color=color)
-    ax.set_xlim(-0.5, w.shape[1] - 0.5)
-    ax.set_ylim(w.shape[0] - 0.5, -0.5)
+        for i, j in np.argwhere(~blocked):
+            text = "NaN" if np.isnan(w[i, j]) else f"{w[i, j]:.{precision}f}"
+            ax.text(j, i, text, ha="center", va="center", fontsize=8, color="white" if w[i, j] > 0.6 else "#222222")
     for axis, labels in ((ax.xaxis, columns), (ax.yaxis, rows)):
-        shown = np.unique(np.linspace(0, len(labels) - 1, min(len(labels), MAX_LABELS)).round().astype(int))
-        axis.set_ticks(shown.tolist())
-        size = 9 if len(shown) <= 24 else 5
+        shown = np.linspace(0, len(labels) - 1, min(len(labels), MAX_LABELS)).round().astype(int)
+        texts = [labels[i] for i in shown]
         # one list of fonts for all labels: matplotlib takes each character from the first that has it
-        families = _families("".join(labels[i] for i in shown))
-        axis.set_ticklabels([labels[i] for i in shown], fontsize=size, fontfamily=families, parse_math=False)
-    if max((len(label) for label in columns), default=0) > 2 or len(columns) > 24:
-        ax.tick_params(axis="x", labelrotation=90)
+        fonts, size = _families("".join(texts)), 9 if len(shown) <= 24 else 5
+        axis.set_ticks(shown.tolist(), texts, fontsize=size, fontfamily=fonts, parse_math=False)
     ax.tick_params(length=0)
+    if max(map(len, columns)) > 2 or len(columns) > 24:
+        ax.tick_params(axis="x", labelrotation=90)
     return image
 
 
-def _labels(tokens: Sequence[str] | None, n: int, what: str, argument: str) -> list[str]:
-    if tokens is None:
-        return [str(i) for i in range(n)]
+def _labels(tokens: Sequence[Any] | None, n: int, what: str, argument: str) -> list[str]:
+    tokens = range(n) if tokens is None else tokens
     if len(tokens) != n:
         raise ValueError(f"the weights have {n} {what}, but {argument} has {len(tokens)} labels")
     return [_visible(str(token)) for token in tokens]
@@ -127,11 +123,9 @@ def _labels(tokens: Sequence[str] | None, n: int, what: str, argument: str) -> l
 
 def _visible(token: str) -> str:
     """The token with nothing invisible in it, and with code points for glyphs that no installed font has."""
-    if token == "":
-        return '""'
     text = "".join("␣" if c == " " else c if c.isprintable() else c.encode("unicode_escape").decode() for c in token)
     text = text if len(text) <= MAX_LABEL_LENGTH else text[: MAX_LABEL_LENGTH - 1] + "…"
-    return "".join(c if _font_with(c) else f"U+{ord(c):04X}" for c in text)
+    return "".join(c if _font_with(c) else f"U+{ord(c):04X}" for c in text) or '""'
 
 
 def _families(text: str) -> list[str]:
@@ -141,27 +135,25 @@ def _families(text: str) -> list[str]:
 
 @functools.cache
 def _font_with(character: str) -> str | None:
-    """The family of an installed font that can draw the character, a sans serif if there is one."""
-    from matplotlib.font_manager import findfont, findSystemFonts, fontManager
-
-    if _has_glyph(findfont("DejaVu Sans"), character):  # comes with matplotlib
-        return "DejaVu Sans"
-    known = {entry.fname for entry in fontManager.ttflist}
-    for path in sorted(set(findSystemFonts()) - known):  # installed after matplotlib made its list
-        try:
-            fontManager.addfont(path)
-        except (OSError, RuntimeError):
-            continue
-    upright = {e.name: e.fname for e in fontManager.ttflist if e.style == "normal" and e.weight in (400, "normal")}
-    by_taste = sorted(upright, key=lambda name: ("Sans" not in name, "Mono" in name, name))
-    return next((name for name in by_taste if _has_glyph(upright[name], character)), None)
-
-
-def _has_glyph(path: str, character: str) -> bool:
+    """The family of an installed font that can draw the character: the one of matplotlib, else a sans serif."""
     from matplotlib.ft2font import FT2Font
 
-    try:
-        font = FT2Font(path)
-    except (OSError, RuntimeError):
-        return False
-    return font.scalable and font.get_char_index(ord(character)) != 0  # bitmap emoji cannot be drawn
+    for name, path in _fonts().items():
+        with contextlib.suppress(OSError, RuntimeError):
+            font = FT2Font(path)
+            if font.scalable and font.get_char_index(ord(character)):  # bitmap emoji cannot be drawn
+                return name
+    return None
+
+
+@functools.cache
+def _fonts() -> dict[str, str]:
+    """The upright fonts by family, the most fitting first, and where their files are."""
+    from matplotlib.font_manager import findSystemFonts, fontManager
+
+    for path in sorted(set(findSystemFonts()) - {font.fname for font in fontManager.ttflist}):
+        with contextlib.suppress(OSError, RuntimeError):
+            fontManager.addfont(path)  # installed after matplotlib made its list
+    upright = {f.name: f.fname for f in fontManager.ttflist if f.style == "normal" and f.weight in (400, "normal")}
+    by_taste = sorted(upright, key=lambda name: (name != "DejaVu Sans", "Sans" not in name, "Mono" in name, name))
+    return {name: upright[name] for name in by_taste}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .backward import Backward
-from .picture import array_type
+from .picture import type_of
 from .trace import Node, Operand, Trace, trace
 
 
@@ -34,29 +34,21 @@ def listing(outputs: Any, *inputs: Any, names: Any = None) -> str:
     dx:f32[1,2] = dx₁ + dx₂
     """
     if isinstance(outputs, Backward):
-        return "\n".join(
-            f"{s.name}:{array_type(s.tensor.data.dtype.name, s.tensor.data.shape)} = {s.formula}" for s in outputs.steps
-        )
+        return "\n".join(f"{s.name}:{type_of(s.tensor.data)} = {s.formula}" for s in outputs.steps)
     graph = outputs if isinstance(outputs, Trace) else trace(outputs, *inputs, names=names)
     called = graph.unique_names()
-    return "\n".join(_line(graph, node, called) for node in graph.nodes)
+    return "\n".join(f"{called[n.id]}:{type_of(n.tensor.data)}{_made(n, called)}" for n in graph.nodes)
 
 
-def _line(graph: Trace, node: Node, called: list[str]) -> str:
-    left = f"{called[node.id]}:{array_type(node.dtype, node.shape)}"
-    if node.op is None:
-        number = f" {node.tensor.data.item():.6g}" if node.shape == () else ""
-        return f"{left}  {node.kind}{number}"
+def _made(node: Node, called: list[str]) -> str:
+    """How a value was made: the kind of a leaf, or an operation with operands and what differs from defaults."""
     op = node.tensor.op
-    assert op is not None
-    words = [node.op]
+    if op is None:
+        return f"  {node.kind}" + (f" {node.tensor.data.item():.6g}" if node.shape == () else "")
+    words = [op.name]
     for argument, name, default in zip(node.arguments, op.params, op.defaults):
-        if isinstance(argument, Operand):
-            words.append(called[argument.id])
-        elif isinstance(argument, tuple) and any(isinstance(a, Operand) for a in argument):
-            words += [called[a.id] for a in argument]
-        elif isinstance(argument, np.ndarray):
-            words.append(f"{name}={array_type(argument.dtype.name, argument.shape)}")
-        elif argument is not default:
-            words.append(f"{name}={argument}")
-    return f"{left} = {' '.join(words)}" + ("  -> output" if node.is_output else "")
+        operands = [a for a in (argument if isinstance(argument, tuple) else (argument,)) if isinstance(a, Operand)]
+        words += [called[a.id] for a in operands]
+        if not operands and argument is not default:
+            words.append(f"{name}={type_of(argument) if isinstance(argument, np.ndarray) else argument}")
+    return f" = {' '.join(words)}" + "  -> output" * node.is_output

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .picture import array_type, html, label, small, table
+from .picture import html, label, small, table, type_of
 
 if TYPE_CHECKING:
     from ..nn import Module
@@ -24,7 +24,7 @@ def tensor_html(t: Tensor) -> str:
     elif t.requires_grad and t.op is None:
         parts.append(small("no gradient yet: call backward()"))
     origin = f"made by {t.op.name}" if t.op is not None else leaf
-    return label(t.name or "Tensor", "", [f"{array_type(t.data.dtype.name, t.data.shape)}, {origin}"], parts)
+    return label(t.name or "Tensor", "", [f"{type_of(t.data)}, {origin}"], parts)
 
 
 def module_html(m: Module) -> str:
@@ -33,6 +33,6 @@ def module_html(m: Module) -> str:
     >>> "f32[2,3]" in module_html(ta.nn.Linear(2, 3))
     True
     """
-    types = [(name, array_type(p.data.dtype.name, p.data.shape)) for name, p in m.named_parameters()]
+    types = [(name, type_of(p.data)) for name, p in m.named_parameters()]
     rows = "".join(f"<TR><TD>{html(name)}</TD><TD>{small(type)}</TD></TR>" for name, type in types)
     return f"<B>{html(type(m).__name__)}</B>, {m.num_parameters():,} parameters<TABLE>{rows}</TABLE>"

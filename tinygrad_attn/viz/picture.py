@@ -149,14 +149,17 @@ def small(text: str, color: str = GREY) -> str:
     return f'<FONT POINT-SIZE="9" COLOR="{color}">{html(text)}</FONT>'
 
 
-def array_type(dtype: str, shape: tuple[int, ...]) -> str:
-    """The short type of an array.
+def type_of(data: Any) -> str:
+    """The short type of an array, or how many arrays there are.
 
-    >>> array_type("float32", (3, 2))
+    >>> type_of(np.zeros((3, 2), np.float32))
     'f32[3,2]'
     """
+    if isinstance(data, tuple):
+        return f"{len(data)} arrays"
+    dtype = data.dtype.name
     letters = dtype.rstrip("0123456789")
-    return f"{SHORT_TYPES.get(letters, letters)}{dtype[len(letters) :]}[{','.join(map(str, shape))}]"
+    return f"{SHORT_TYPES.get(letters, letters)}{dtype[len(letters) :]}[{','.join(map(str, data.shape))}]"
 
 
 def few(names: Sequence[str], most: int = 4) -> str:
