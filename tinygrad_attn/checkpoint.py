@@ -1,8 +1,8 @@
 """A run on disk: arrays in safetensors, the rest in JSON, and one rename that makes both valid together.
 
 A checkpoint is a directory. `save` writes the arrays under a new name, then replaces `checkpoint.json`, which
-names them and carries their SHA-256. That replacement is the only moment that counts: killed before it, the
-last checkpoint is still the one that loads; killed after it, the new one is. Nothing is ever unpickled.
+names them and carries the SHA-256 of it all. That replacement is the only moment that counts: killed before it,
+the last checkpoint is still the one that loads; killed after it, the new one is. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,8 @@ from .optim import Optimizer
 __all__ = ["CheckpointError", "load", "save"]
 
 MANIFEST = "checkpoint.json"
-FORMAT, VERSION = "tinygrad_attn checkpoint", 1
+FORMAT = "tinygrad_attn checkpoint 1"
 ARRAY = "array"  # {"array": path} in the JSON stands for an array in the other file
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class CheckpointError(ValueError):
@@ -40,34 +40,23 @@ def save(directory: str | Path, model: Module | None = None, optimizer: Optimize
     `np.random.Generator`, a CharTokenizer, or plain data: None, numbers, strings, arrays, and lists and dicts
     (with string keys) of these.
 
-    Raises TypeError for anything else, and OSError if the disk is full; the last checkpoint is then intact.
+    Raises TypeError for anything else, and OSError if the disk is full, say; the last checkpoint is then intact.
     """
     tensors, directory = require_safetensors(), Path(directory)
     arrays: dict[str, np.ndarray] = {}
     parts = _named(model, optimizer, parts)
     state = {name: _pack(_state_of(part), name, arrays) for name, part in parts.items()}
     blob: bytes = tensors.save(arrays)
-    digest = hashlib.sha256(blob).hexdigest()
-    arrays_name = f"arrays-{digest[:16]}.safetensors"
-    manifest = {
-        "format": FORMAT,
-        "version": VERSION,
-        "arrays": arrays_name,
-        "sha256 of arrays": digest,
-        "sha256 of state": _digest(state),
-        "state": state,
-    }
-    text = json.dumps(manifest, ensure_ascii=False, indent=1).encode(errors="surrogatepass")
-    directory.mkdir(parents=True, exist_ok=True)
+    digest = _digest(blob, state)
+    name = f"arrays-{digest[:16]}.safetensors"
+    manifest = {"format": FORMAT, "arrays": name, "sha256": digest, "state": state}
     try:
-        _write(directory / arrays_name, blob)
-        _write(directory / MANIFEST, text)
+        directory.mkdir(parents=True, exist_ok=True)
+        _write(directory / name, blob)
+        _write(directory / MANIFEST, json.dumps(manifest, indent=1).encode())
     except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
-        size = (len(blob) + len(text)) / 1e6
-        message = f"no room for a checkpoint of {size:.1f} MB ({error.strerror}); the last one is intact"
-        raise OSError(error.errno, message, str(directory)) from error
+        reason = f"{error.strerror}; this checkpoint of {len(blob) / 1e6:.1f} MB was not saved, the last one is intact"
+        raise OSError(error.errno, reason, str(directory)) from error
     finally:
         _sweep(directory)
 
@@ -153,24 +142,13 @@ def _pack(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
                 path += "'"
             arrays[path] = np.asarray(value, value.dtype.newbyteorder("="), order="C")
             return {ARRAY: path}
-        case np.generic() if value.dtype.kind in "biuf":
-            return value.item()
+        case np.generic():
+            return _pack(value.item(), path, arrays)
         case list() | tuple():
             return [_pack(item, f"{path}.{i}", arrays) for i, item in enumerate(value)]
         case dict() if all(isinstance(key, str) and key != ARRAY for key in value):
             return {key: _pack(item, f"{path}.{key}", arrays) for key, item in value.items()}
     raise TypeError(f"save: can't store {path}, a {type(value).__name__}: {value!r:.80}")
-
-
-def _unpack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    match value:
-        case {"array": str(path)}:
-            return arrays[path]
-        case list():
-            return [_unpack(item, arrays) for item in value]
-        case dict():
-            return {key: _unpack(item, arrays) for key, item in value.items()}
-    return value
 
 
 # ---------------------------------------------------------------------------------------------- files
@@ -197,47 +175,44 @@ def _write(path: Path, content: bytes) -> None:
 
 def _sweep(directory: Path) -> None:
     """Remove array files that no manifest names: of older checkpoints, and of writers that were killed."""
-    try:
-        keep = json.loads((directory / MANIFEST).read_bytes())["arrays"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    for path in directory.glob("arrays-*.safetensors*"):
-        if path.name != keep:
-            path.unlink(missing_ok=True)
+    with suppress(OSError, CheckpointError):
+        keep = _manifest(directory)["arrays"]
+        for path in directory.glob("arrays-*"):
+            if path.name != keep:
+                path.unlink()
+
+
+def _manifest(directory: Path) -> dict[str, Any]:
+    """What `checkpoint.json` says, if it is one that this program understands."""
+    path, found = directory / MANIFEST, None
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, f"no checkpoint here, a directory that holds {MANIFEST}", str(directory))
+    with suppress(ValueError, KeyError, TypeError):
+        manifest: dict[str, Any] = json.loads(path.read_bytes())
+        found = manifest["format"]
+    if found != FORMAT:
+        raise CheckpointError(f"{path}: damaged, foreign or of another version: format {found!r} and not {FORMAT!r}")
+    return manifest
 
 
 def _read(directory: Path) -> dict[str, Any]:
     """The state in a checkpoint, with every byte of it checked."""
-    path = directory / MANIFEST
+    manifest = _manifest(directory)
+    path = directory / str(manifest.get("arrays"))
     try:
-        text = path.read_bytes()
+        blob = path.read_bytes()
     except FileNotFoundError:
-        raise FileNotFoundError(errno.ENOENT, f"no checkpoint here ({MANIFEST} is missing)", str(directory)) from None
-    except NotADirectoryError:
-        raise CheckpointError(f"{directory}: a checkpoint is a directory, this is a file") from None
-    try:
-        manifest = json.loads(text)
-        version = manifest["version"] if manifest["format"] == FORMAT else None
-    except (ValueError, KeyError, TypeError):
-        version = None
-    if version is None:
-        raise CheckpointError(f"{path}: damaged, or not written by tinygrad_attn")
-    if version != VERSION:
-        raise CheckpointError(f"{path}: has format version {version}, this program reads version {VERSION}")
-    blob_path = directory / str(manifest.get("arrays"))
-    try:
-        blob = blob_path.read_bytes()
-    except FileNotFoundError:
-        if path.read_bytes() != text:  # replaced while we were reading
+        if _manifest(directory) != manifest:  # replaced while we were reading
             return _read(directory)
-        raise CheckpointError(f"{blob_path}: is missing, although {MANIFEST} names it") from None
-    if hashlib.sha256(blob).hexdigest() != manifest.get("sha256 of arrays"):
-        raise CheckpointError(f"{blob_path}: damaged ({len(blob)} bytes whose checksum is not the recorded one)")
-    if _digest(manifest.get("state")) != manifest.get("sha256 of state"):
-        raise CheckpointError(f"{path}: damaged (the checksum of its state is not the recorded one)")
-    state: dict[str, Any] = _unpack(manifest["state"], require_safetensors().load(blob))
+        raise CheckpointError(f"{path}: is missing, although {MANIFEST} names it") from None
+    if _digest(blob, manifest.get("state")) != manifest.get("sha256"):
+        raise CheckpointError(f"{directory}: damaged (its checksum is not the recorded one)")
+    arrays = require_safetensors().load(blob)
+    state: dict[str, Any] = json.loads(
+        json.dumps(manifest["state"]), object_hook=lambda item: arrays[item[ARRAY]] if ARRAY in item else item
+    )
     return state
 
 
-def _digest(state: Any) -> str:
-    return hashlib.sha256(json.dumps(state).encode()).hexdigest()
+def _digest(blob: bytes, state: Any) -> str:
+    return hashlib.sha256(blob + json.dumps(state).encode()).hexdigest()
