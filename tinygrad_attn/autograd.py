@@ -25,6 +25,7 @@ import numpy as np
 from .modes import Scope, enable_grad, no_grad, state
 
 Array = Any  # an ndarray, a Tensor or a named placeholder: rules are duck-typed
+Gradients = dict["Node", Array]
 Rule = Callable[..., Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -130,12 +131,7 @@ class Primitive:
     """
 
     def __init__(
-        self,
-        forward: Callable[..., Any],
-        *,
-        saves: Callable[..., tuple[Any, ...]] | None = None,
-        variadic: bool = False,
-        promotes: bool = False,
+        self, forward: Rule, saves: Rule | None = None, variadic: bool = False, promotes: bool = False
     ) -> None:
         parameters = [p.replace(annotation=p.empty) for p in inspect.signature(forward).parameters.values()]
         parameters = parameters[:-1] if saves else parameters
@@ -231,6 +227,8 @@ class Primitive:
 
     def explain(self, error: Exception, values: Sequence[Any]) -> Exception:
         """The error of a failed forward, with the operation, the shapes and the remedy in it."""
+        if str(error).startswith(f"{self.name}: ") and "gufunc" not in str(error):  # NumPy's matmul names itself
+            return error
         operands = values[0] if self.variadic else [values[i] for i in self.operands]
         shapes = " and ".join(str(np.shape(a)) for a in operands)
         others = [
@@ -344,10 +342,7 @@ def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
             values.append(saved)
         out = op.forward(*values)
     except (ValueError, TypeError, IndexError) as error:
-        ours = str(error).startswith(f"{op.name}: ")
-        if ours and "gufunc" not in str(error):  # NumPy's matmul names itself
-            raise
-        raise op.explain(error, values) from error
+        raise op.explain(error, values) from None
     wanted = wanted and mode.recording and op.differentiable
     if op.many and not wanted:
         return [constant(a) for a in out]
@@ -429,9 +424,7 @@ def _on_path(order: list[Node], inputs: Iterable[Node]) -> set[Node]:
     return needed
 
 
-def _walk(
-    seeds: dict[Node, Array], inputs: Sequence[Node] | None, create_graph: bool, retain_graph: bool
-) -> dict[Node, Array]:
+def _walk(seeds: Gradients, inputs: Sequence[Node] | None, create_graph: bool, retain_graph: bool) -> Gradients:
     """Carry the seeds back through the graph; the gradients of ``inputs`` (None: of all leaves) come out.
 
     Arrays flow, or Tensors under ``create_graph``.  A value is reached when all that was made from it is
@@ -443,7 +436,7 @@ def _walk(
     kept = set(inputs or ())
     gradients = dict(seeds)
     owned: set[Node] = set()  # whose running sum is an array of ours, to be added to in place
-    found: dict[Node, Array] = {}
+    found: Gradients = {}
     while order:
         node = order.pop()
         g = gradients.pop(node, None)
@@ -564,14 +557,8 @@ def _seed(output: Any, gradient: Any, create_graph: bool) -> Any:
     return constant(array.astype(data.dtype))
 
 
-def _run(
-    outputs: Sequence[Any],
-    seeds: Sequence[Any],
-    inputs: Sequence[Node] | None,
-    create_graph: bool,
-    retain: bool | None,
-) -> dict[Node, Array]:
-    total: dict[Node, Array] = {}
+def _run(outputs: Any, seeds: Any, inputs: Sequence[Node] | None, create_graph: bool, retain: bool | None) -> Gradients:
+    total: Gradients = {}
     for output, gradient in zip(outputs, seeds, strict=True):
         seed = _seed(output, gradient, create_graph)
         total[output] = total[output] + seed if output in total else seed
@@ -584,7 +571,7 @@ def _run(
         mode.recording, mode.origin, mode.scope = before
 
 
-def _deliver(found: dict[Node, Array], create_graph: bool) -> dict[Node, Any]:
+def _deliver(found: Gradients, create_graph: bool) -> Gradients:
     """The gradients as Tensors, each with an array of its own: never a view, never shared."""
     if create_graph:
         return found
