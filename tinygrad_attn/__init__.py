@@ -79,28 +79,17 @@ from .tensor import Tensor as Tensor
 
 __version__ = "0.1.0"
 
-_LAZY = {
-    "nn": "nn",
-    "optim": "optim",
-    "data": "data",
-    "checkpoint": "checkpoint",
-    "viz": "viz",
-    "value_and_grad": "functional:value_and_grad",
-    "jacobian": "functional:jacobian",
-    "hessian": "functional:hessian",
-    "hvp": "functional:hvp",
-    "tune_allocator": "allocator:tune_allocator",
-}
+_ROOMS = {"nn", "optim", "data", "checkpoint", "viz"}
+_LAZY = dict.fromkeys(("value_and_grad", "jacobian", "hessian", "hvp"), "functional") | {"tune_allocator": "allocator"}
 
 
 def __getattr__(name: str) -> Any:
     """Load the rooms above the core when they are first asked for: importing the package stays cheap."""
+    if name in _ROOMS:
+        return import_module(f".{name}", __name__)
     if name not in _LAZY:
         raise AttributeError(f"module 'tinygrad_attn' has no attribute {name!r}")
-    module, _, attribute = _LAZY[name].partition(":")
-    loaded = import_module(f".{module}", __name__)
-    value = getattr(loaded, attribute) if attribute else loaded
-    globals()[name] = value
+    globals()[name] = value = getattr(import_module(f".{_LAZY[name]}", __name__), name)
     return value
 
 

@@ -70,11 +70,9 @@ def from_pretrained(directory: str | Path, *, rng: np.random.Generator | None = 
     for key, value in FIXED.items():
         if config.get(key, value) != value:
             raise ValueError(f"{directory}: {key} is {config[key]!r}; this GPT has {value!r}")
-    if config.get("n_inner") not in (None, 4 * config["n_embd"]):
-        raise ValueError(f"{directory}: n_inner is {config['n_inner']}, not 4 * n_embd = {4 * config['n_embd']}")
     state = _read_arrays(directory)
-    head = state.pop("lm_head.weight", state["wte.weight"])
-    if not np.array_equal(head, state["wte.weight"]):
+    head = state.pop("lm_head.weight", None)
+    if head is not None and not np.array_equal(head, state.get("wte.weight", head)):
         raise ValueError(f"{directory}: lm_head.weight differs from wte.weight; this GPT ties the two")
     biases = {name for name in state if name.endswith(".bias")}
     bias = config.get("bias", True) or any(state[name].any() for name in biases)
@@ -90,19 +88,12 @@ def from_pretrained(directory: str | Path, *, rng: np.random.Generator | None = 
 
 def _read_arrays(directory: Path) -> dict[str, np.ndarray]:
     """All arrays by their name in `GPT.state_dict`."""
-    index = directory / "model.safetensors.index.json"
-    files = {"model.safetensors"}
-    if index.exists():
-        files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    missing = [name for name in sorted(files) if not (directory / name).exists()]
-    if missing:
-        raise FileNotFoundError(
-            f"{directory}: {', '.join(missing)} is missing; older files can be converted by loading them in "
-            "transformers and calling save_pretrained there"
-        )
+    files = [*directory.glob("model.safetensors"), *directory.glob("model-*.safetensors")]  # whole, or in shards
+    if not files:
+        raise FileNotFoundError(f"{directory}: model.safetensors is missing; transformers makes it from older files")
     arrays: dict[str, np.ndarray] = {}
-    for name in sorted(files):
-        arrays |= require_safetensors().load_file(directory / name)
+    for path in files:
+        arrays |= require_safetensors().load_file(path)
     return {name.removeprefix(PREFIX): array for name, array in arrays.items() if not name.endswith(BUFFERS)}
 
 
