@@ -15,27 +15,9 @@ from .heatmap import attention_heatmap
 from .listing import listing
 from .trace import Edge, Module, Node, Trace, trace
 
-__all__ = [
-    "Backward",
-    "Drawing",
-    "Edge",
-    "Module",
-    "Node",
-    "Step",
-    "Symbol",
-    "Trace",
-    "attention_heatmap",
-    "draw_backward",
-    "draw_graph",
-    "explain",
-    "formula",
-    "listing",
-    "save",
-    "to_dot",
-    "trace",
-    "trace_backward",
-]
-
+__all__ = ["Backward", "Drawing", "Edge", "Module", "Node", "Step", "Symbol", "Trace"]
+__all__ += ["attention_heatmap", "draw_backward", "draw_graph", "explain", "save", "to_dot"]
+__all__ += ["formula", "listing", "trace", "trace_backward"]
 
 LAZY = {"Drawing": ".drawing", "save": ".drawing", "explain": ".explorer"}  # the first two load graphviz
 

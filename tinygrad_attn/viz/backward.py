@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -202,19 +202,10 @@ class _Reader:
         total = functools.reduce(operator.add, names)
         return self.add("accumulate", f"d{target.name}", target, total, sums[-1], sums, operands=tuple(parts))
 
-    def add(
-        self,
-        role: Role,
-        name: str,
-        target: Node,
-        expression: Any,
-        tensor: Tensor,
-        recorded: Iterable[Tensor] = (),
-        **more: Any,
-    ) -> int:
-        reads = tuple(dict.fromkeys(leaf.node for leaf in expression.leaves() if leaf.node is not None))
-        ids = tuple(self.number[t] for t in recorded)
-        step = Step(len(self.steps), role, name, target.id, expression, tensor, reads, recorded=ids, **more)
+    def add(self, role: Role, name: str, target: Node, rule: Any, tensor: Tensor, made: Any = (), **more: Any) -> int:
+        reads = tuple(dict.fromkeys(leaf.node for leaf in rule.leaves() if leaf.node is not None))
+        ids = tuple(self.number[t] for t in made)
+        step = Step(len(self.steps), role, name, target.id, rule, tensor, reads, recorded=ids, **more)
         self.steps.append(step)
         return step.id
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from .backward import Backward, Step, expression_of, trace_backward
 from .formula import Symbol
-from .picture import BLUE, CALL, GREY, RED, Box, Edge, Picture, few, html, label, legend, small, table, type_of
+from .picture import BLUE, CALL, GREY, RED, Box, Edge, Picture, html, label, legend, small, table, type_of
 from .trace import Node, Trace, trace
 
 if TYPE_CHECKING:
@@ -168,11 +168,11 @@ class _Forward:
 
     def _call(self, key: str, nodes: list[Node]) -> Box:
         module = self.modules[int(key[1:])]
-        own = [n.name for n in nodes if n.kind == "parameter"]
+        own = [n for n in nodes if n.kind == "parameter"]
         count = sum(n.kind == "operation" for n in nodes)
-        details = [f"{count} operation{'s' * (count > 1)}", few(own)]
+        details = [f"{count} operation{'s' * (count > 1)}", _few(own)]
         text = label(module.path or module.kind, module.kind * bool(module.path), details)
-        return Box(key, text, "module", self._clusters(module.parent), [f"n{n.id}" for n in nodes], ", ".join(own))
+        return Box(key, text, "module", self._clusters(module.parent), [f"n{n.id}" for n in nodes], _few(own, len(own)))
 
     def _value(self, key: str, nodes: list[Node]) -> Box:
         node, options, tables = nodes[-1], self.options, []
@@ -183,10 +183,23 @@ class _Forward:
             grad = node.tensor.grad
             tables.append(why if grad is None else table("gradient", grad.data, options["precision"]))
         kind = "output" if node.is_output and node.op is not None else node.kind
-        what, word = (node.op, "") if node.op else ("", f"{node.kind} ")
-        reads = [self.nodes[i].name for i in node.operands]
-        text, tooltip = _labelled(node, self.expressions.get(node.id), what, reads, word, tables, options)
+        instead, word = (
+            f"{node.op} of {_few(self.nodes[i] for i in node.operands)}",
+            f"{node.kind} " * (node.op is None),
+        )
+        text, tooltip = self._text(node, self.expressions.get(node.id), instead, word, tables)
         return Box(key, text, kind, self._clusters(node.module), [f"n{n.id}" for n in nodes], tooltip)
+
+    def _text(
+        self, item: Node | Step, formula: Symbol | None, instead: str, word: str, tables: list[str]
+    ) -> tuple[str, str]:
+        """Label and tooltip of one value: name, formula (`instead` if it is too long), type and arrays."""
+        full = formula.text("math") if formula is not None else ""
+        short = "\n".join(textwrap.wrap(full, WRAP, break_long_words=False, break_on_hyphens=False))
+        shown = self.options["show_formulas"] and full != item.name  # an unnamed transpose is called Kᵀ already
+        detail = word + type_of(item.tensor.data) * self.options["show_shapes"]
+        text = label(item.name, (short if len(full) <= LONGEST else instead) if shown else "", [detail], tables)
+        return text, f"{item.name} = {full}"
 
     def _clusters(self, module: int | None) -> tuple[str, ...]:
         return tuple(f"m{m}" for m in self.trace.module_chain(module))
@@ -226,6 +239,12 @@ class _Forward:
         )
 
 
+def _few(items: Iterable[Node | Step], most: int = 4) -> str:
+    """The names of the first few."""
+    names = [item.name for item in dict.fromkeys(items)]
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def _grouped(items: Iterable[Item], home: Mapping[int, str | None]) -> dict[str, list[Item]]:
     """What stands in each box."""
     groups: dict[str, list[Item]] = {}
@@ -233,26 +252,6 @@ def _grouped(items: Iterable[Item], home: Mapping[int, str | None]) -> dict[str,
         if (key := home[item.id]) is not None:
             groups.setdefault(key, []).append(item)
     return groups
-
-
-def _labelled(
-    item: Node | Step,
-    expression: Symbol | None,
-    what: str,
-    reads: Sequence[str],
-    word: str,
-    tables: list[str],
-    options: Options,
-) -> tuple[str, str]:
-    """The label and the tooltip of one value: name, formula (if too long: what is made from what), type and arrays."""
-    full = expression.text("math") if expression is not None else ""
-    short = "\n".join(textwrap.wrap(full, WRAP, break_long_words=False, break_on_hyphens=False))
-    if len(full) > LONGEST:
-        short = f"{what} of {few(list(dict.fromkeys(reads)))}"
-    shown = short if options["show_formulas"] and full != item.name else ""  # an unnamed transpose is called Kᵀ already
-    return label(
-        item.name, shown, [word + type_of(item.tensor.data) * options["show_shapes"]], tables
-    ), f"{item.name} = {full}"
 
 
 # ------------------------------------------------------------------------------------------ backward pass
@@ -279,7 +278,7 @@ def ladder_picture(backward: Backward, options: Options) -> Picture:
         {"rankdir": options["rankdir"], "nodesep": "0.3", **explained},
         ladder.rows({box.key for box in boxes}),
         [*ladder.siblings(), *ladder.step_siblings({box.key for box in backward_boxes})],
-        [(ladder.home[step.target] or "", ladder.place[step.id]) for step in backward.steps[:1]],
+        [(ladder.home[step.target] or "", ladder.place[step.id] or "") for step in backward.steps[:1]],
     )
 
 
@@ -301,8 +300,7 @@ class _Ladder(_Forward):
         self.folded: dict[int, int] = {}  # value -> the one user in whose formula it stands
         self._fold()
         self.place = {step.id: self._place(step) for step in self.steps}
-        self.visible = [s for s in self.steps if not self._is_folded(s)]
-        self.formulas = {s.id: self.composed(s) for s in self.visible}
+        self.formulas = {s.id: self.composed(s) for s in self.steps if self.place[s.id]}
 
     def _fold(self) -> None:
         users: dict[int, list[int]] = defaultdict(list)
@@ -350,46 +348,42 @@ class _Ladder(_Forward):
 
         return step.expression.substitute(replacement)
 
-    def _place(self, step: Step) -> str:
+    def _place(self, step: Step) -> str | None:
         owner = self.home[step.target if step.of is None else step.of]
-        return f"M{owner[1:]}" if owner and owner[0] == "m" and step.role != "seed" else f"s{step.id}"
-
-    def _is_folded(self, step: Step) -> bool:
-        return self.place[step.id][0] == "s" and step.target in self.folded
+        if owner and owner[0] == "m" and step.role != "seed":
+            return f"M{owner[1:]}"
+        return None if step.target in self.folded else f"s{step.id}"
 
     def step_boxes(self) -> list[Box]:
-        groups = _grouped(self.visible, self.place).items()
+        groups = _grouped(self.steps, self.place).items()
         return [self._calls(key, steps) if key[0] == "M" else self._step(key, steps[0]) for key, steps in groups]
 
     def _calls(self, key: str, steps: list[Step]) -> Box:
         module = self.modules[int(key[1:])]
-        own = [s.name for s in steps if self.nodes[s.target].kind == "parameter" and self.gradients[s.target] == s.id]
-        text = label(f"d {module.path or module.kind}", "", [f"{len(steps)} steps backward", few(own)])
-        return Box(key, text, "module", ("backward",), [f"s{s.id}" for s in steps], ", ".join(own))
+        own = [s for s in steps if self.nodes[s.target].kind == "parameter" and self.gradients[s.target] == s.id]
+        text = label(f"d {module.path or module.kind}", "", [f"{len(steps)} steps backward", _few(own)])
+        return Box(key, text, "module", ("backward",), [f"s{s.id}" for s in steps], _few(own, len(own)))
 
     def _step(self, key: str, step: Step) -> Box:
-        reads = [*(self.steps[o].name for o in step.operands), *(self.nodes[n].name for n in step.reads)]
-        rule = "" if step.of is None else f"rule of {self.nodes[step.of].op}"
+        rule = "" if step.of is None else f"rule of {self.nodes[step.of].op} of "
+        rule += _few([*(self.steps[o] for o in step.operands), *(self.nodes[n] for n in step.reads)])
         tables = [table("gradient", step.tensor.data, self.options["precision"])] * self.options["show_values"]
-        text, tooltip = _labelled(step, self.formulas[step.id], rule, reads, "", tables, self.options)
+        text, tooltip = self._text(step, self.formulas[step.id], rule, "", tables)
         kind = "sum" if step.role in ("accumulate", "unbroadcast") else "gradient"
         return Box(key, text, kind, ("backward",), [f"s{step.id}"], tooltip)
 
     def step_edges(self) -> list[Edge]:
         """Gradients flow up, from the step that made one to those that take it; dotted, what a rule reads."""
-        gradients: dict[tuple[str, str], None] = {}
-        reads: dict[tuple[str, str], None] = {}
-        for step in self.visible:
-            key = self.place[step.id]
-            gradients |= {(key, self.place[o]): None for o in self._taken(step) if self.place[o] != key}
-            read_nodes = [leaf.node for leaf in self.formulas[step.id].leaves() if leaf.node is not None]
-            reads |= {(home, key): None for n in read_nodes if (home := self.home[n])}
-        return [(*pair, FLOW) for pair in gradients] + [(*pair, READ) for pair in reads]
+        flows = [(self.place[i], self.place[o]) for i in self.formulas for o in self._taken(self.steps[i])]
+        leaves = [(leaf.node, i) for i, formula in self.formulas.items() for leaf in formula.leaves()]
+        reads = [(self.home[node], self.place[i]) for node, i in leaves if node is not None]
+        looks = ((flows, FLOW), (reads, READ))
+        return [(a, b, look) for pairs, look in looks for a, b in dict.fromkeys(pairs) if a and b and a != b]
 
     def _taken(self, step: Step) -> Iterable[int]:
         """The steps whose gradients a box takes, looking through those that are folded."""
         for operand in step.operands:
-            yield from (self._taken(self.steps[operand]) if self._is_folded(self.steps[operand]) else (operand,))
+            yield from (self._taken(self.steps[operand]) if self.place[operand] is None else (operand,))
 
     def rows(self, shown: set[str]) -> list[tuple[str, str]]:
         """Each whole gradient on the row of its value, each call's on the row of the call."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from inspect import Parameter
 from string import Formatter
 from typing import Any, Literal
@@ -105,9 +105,11 @@ class Symbol(NDArrayOperatorsMixin):
 
     __str__ = __repr__ = text
 
-    def parts(self) -> Iterator[Any]:
+    def parts(self) -> list[Any]:
         """What it is directly made of, and shows as values: `x.shape` and `zeros_like(x)` read no value of x."""
-        return _flat([*self.args[self.op in ("zeros_like", "ones_like", "full_like") :], *self.keywords.values()])
+        found: list[Any] = []
+        _map(found.append, [self.args[self.op in ("zeros_like", "ones_like", "full_like") :], self.keywords])
+        return found
 
     def leaves(self) -> list[Symbol | NamedArray]:
         """The names that occur in the formula as values, each once, in order."""
@@ -123,7 +125,9 @@ class Symbol(NDArrayOperatorsMixin):
         """The formula with some of its names replaced by formulas."""
         if not self.op:
             return self if (new := replacement(self)) is None else new
-        args, keywords = _map(lambda part: part.substitute(replacement), (self.args, self.keywords))
+        args, keywords = _map(
+            lambda part: part.substitute(replacement) if isinstance(part, Symbol) else part, (self.args, self.keywords)
+        )
         return Symbol(self.op, args, self.like, self.node, **keywords)
 
 
@@ -249,7 +253,7 @@ def _example(name: str, shape: tuple[int, ...]) -> Any:
 
 def _apply(name: str, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Remember one call; its shape and dtype come from making the call on zeros."""
-    zeros, more = _map(lambda symbol: symbol.like, (tuple(args), keywords))
+    zeros, more = _map(lambda x: x.like if isinstance(x, Symbol) else x, (tuple(args), keywords))
     with np.errstate(all="ignore"):
         like = function(*zeros, **more)
     if isinstance(like, (np.ndarray, np.generic)):
@@ -262,24 +266,13 @@ def _apply(name: str, function: Callable[..., Any], args: tuple[Any, ...], keywo
     return like  # a question about shape or dtype, answered
 
 
-def _map(function: Callable[[Symbol], Any], x: Any) -> Any:
-    """`x` with the function applied to each symbol in it, through tuples, lists and dicts."""
-    if isinstance(x, Symbol):
-        return function(x)
+def _map(function: Callable[[Any], Any], x: Any) -> Any:
+    """The function of `x`, or of all that tuples, lists and dicts hold; a shape is one thing."""
     if isinstance(x, dict):
         return {key: _map(function, value) for key, value in x.items()}
     if isinstance(x, (tuple, list)) and not isinstance(x, ShapeOf):
         return type(x)(_map(function, item) for item in x)
-    return x
-
-
-def _flat(x: Any) -> Iterator[Any]:
-    """`x`, or everything in nested tuples and lists; a shape is not looked into."""
-    if isinstance(x, (tuple, list)) and not isinstance(x, ShapeOf):
-        for item in x:
-            yield from _flat(item)
-    else:
-        yield x
+    return function(x)
 
 
 # ------------------------------------------------------------------------------------------- printing

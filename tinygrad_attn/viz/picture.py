@@ -162,11 +162,6 @@ def type_of(data: Any) -> str:
     return f"{SHORT_TYPES.get(letters, letters)}{dtype[len(letters) :]}[{','.join(map(str, data.shape))}]"
 
 
-def few(names: Sequence[str], most: int = 4) -> str:
-    """The first few names."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
 def table(title: str, array: np.ndarray, precision: int) -> str:
     """A small array as a table, a larger one as a line of statistics."""
     rows = array.reshape(-1, array.shape[-1] if array.ndim else 1)

@@ -274,11 +274,8 @@ def swaps_last_axes(op: str, ndim: int, axes: tuple[Any, ...]) -> bool:
 def _kind(t: Tensor, name: str | None) -> Kind:
     if t.op is not None:
         return "operation"
-    if isinstance(t, Parameter):
-        return "parameter"
-    if t.requires_grad:
-        return "leaf"
-    return "input" if name else "constant"
+    known: Kind = "input" if name else "constant"
+    return "parameter" if isinstance(t, Parameter) else "leaf" if t.requires_grad else known
 
 
 def _argument(a: Any, number: dict[Tensor, int]) -> Any:
