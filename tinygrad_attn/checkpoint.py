@@ -47,7 +47,7 @@ def save(directory: str | Path, model: Module | None = None, optimizer: Optimize
     parts = _named(model, optimizer, parts)
     state = {name: _pack(_state_of(part), name, arrays) for name, part in parts.items()}
     blob: bytes = tensors.save(arrays)
-    digest = _digest(blob, state)
+    digest = _digest(blob, json.dumps(state))
     name = f"arrays-{digest[:16]}.safetensors"
     manifest = {"format": FORMAT, "arrays": name, "sha256": digest, "state": state}
     try:
@@ -109,8 +109,7 @@ def _state_of(part: Any) -> Any:
             return part.bit_generator.state
         case CharTokenizer():
             return part.vocab
-        case _:
-            return part
+    return part
 
 
 def _restore(part: Any, state: Any) -> None:
@@ -125,11 +124,10 @@ def _restore(part: Any, state: Any) -> None:
         case np.random.Generator():
             part.bit_generator.state = state
         case CharTokenizer() if part.vocab != state:
-            ours, theirs = set(part.vocab), set(state)
-            raise ValueError(
-                f"the saved vocabulary has {len(theirs)} characters, this one {len(ours)}; only there: "
-                f"{''.join(sorted(theirs - ours))!r}, only here: {''.join(sorted(ours - theirs))!r}"
-            )
+            there = "".join(char for char in state if char not in part.vocab)
+            here = "".join(char for char in part.vocab if char not in state)
+            sizes = f"the saved vocabulary has {len(state)} characters, this one {len(part.vocab)}"
+            raise ValueError(f"{sizes}; only there: {there!r}, only here: {here!r}")
 
 
 def _pack(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
@@ -142,8 +140,8 @@ def _pack(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
                 path += "'"
             arrays[path] = np.asarray(value, value.dtype.newbyteorder("="), order="C")
             return {ARRAY: path}
-        case np.generic():
-            return _pack(value.item(), path, arrays)
+        case np.generic() if value.dtype.kind in "biuf":
+            return value.item()
         case list() | tuple():
             return [_pack(item, f"{path}.{i}", arrays) for i, item in enumerate(value)]
         case dict() if all(isinstance(key, str) and key != ARRAY for key in value):
@@ -175,7 +173,7 @@ def _write(path: Path, content: bytes) -> None:
 
 def _sweep(directory: Path) -> None:
     """Remove array files that no manifest names: of older checkpoints, and of writers that were killed."""
-    with suppress(OSError, CheckpointError):
+    with suppress(OSError, CheckpointError, KeyError):
         keep = _manifest(directory)["arrays"]
         for path in directory.glob("arrays-*"):
             if path.name != keep:
@@ -205,14 +203,13 @@ def _read(directory: Path) -> dict[str, Any]:
         if _manifest(directory) != manifest:  # replaced while we were reading
             return _read(directory)
         raise CheckpointError(f"{path}: is missing, although {MANIFEST} names it") from None
-    if _digest(blob, manifest.get("state")) != manifest.get("sha256"):
+    text = json.dumps(manifest.get("state"))
+    if _digest(blob, text) != manifest.get("sha256"):
         raise CheckpointError(f"{directory}: damaged (its checksum is not the recorded one)")
     arrays = require_safetensors().load(blob)
-    state: dict[str, Any] = json.loads(
-        json.dumps(manifest["state"]), object_hook=lambda item: arrays[item[ARRAY]] if ARRAY in item else item
-    )
+    state: dict[str, Any] = json.loads(text, object_hook=lambda d: arrays[d[ARRAY]] if ARRAY in d else d)
     return state
 
 
-def _digest(blob: bytes, state: Any) -> str:
-    return hashlib.sha256(blob + json.dumps(state).encode()).hexdigest()
+def _digest(arrays: bytes, state: str) -> str:
+    return hashlib.sha256(arrays + state.encode()).hexdigest()

@@ -83,10 +83,8 @@ def read_text(path: str | Path) -> str:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"{path}: byte 0x{raw[error.start]:02x} at position {error.start} (line {line}) is not UTF-8; "
-            "save the file as UTF-8"
-        ) from None
+        byte = f"byte 0x{raw[error.start]:02x} at position {error.start} (line {line})"
+        raise ValueError(f"{path}: {byte} is not UTF-8; save the file as UTF-8") from None
     if not text:
         raise ValueError(f"{path}: the file is empty; there is nothing to learn from")
     return normalize_newlines(text)
@@ -118,10 +116,8 @@ class Batches:
         if block_size < 1 or batch_size < 1:
             raise ValueError(f"Batches: block_size {block_size} and batch_size {batch_size} must be at least 1")
         if self.ids.size < block_size + 1:
-            raise ValueError(
-                f"Batches: {self.ids.size} tokens are too few for block_size {block_size}, which needs at least "
-                f"{block_size + 1} (a block and the token after it); use a longer text or a smaller block"
-            )
+            few = f"Batches: {self.ids.size} tokens are too few for block_size {block_size} and the token after a block"
+            raise ValueError(f"{few}; use a longer text or a smaller block")
         if not isinstance(rng, np.random.Generator):
             raise TypeError(f"Batches: rng must be a numpy.random.Generator, got {type(rng).__name__}")
         self.block_size, self.batch_size, self.rng = block_size, batch_size, rng
@@ -163,7 +159,7 @@ _WORDS = {
         "place": "医院|学校|厨房|田里|剧院",
         "verb": "走进来|坐下|站起来|打电话",
         "feeling": "非常开心|有点累|很着急",
-        "sentence": "{} 是 {} ， {} 是 {} 。 两人 {verb} 。 {pronoun} {feeling} ， 去了 {place}",
+        "sentence": "{0} 是 {2} ， {1} 是 {3} 。 两人 {verb} 。 {who} {feeling} ， 去了 {place}",
     },
     "en": {
         "pronoun": "she|he",
@@ -173,7 +169,7 @@ _WORDS = {
         "place": "hospital|school|kitchen|field|theatre",
         "verb": "came in|sat down|stood up|looked around",
         "feeling": "happy|tired|late",
-        "sentence": "{} is a {} and {} is a {} . both {verb} . {pronoun} was very {feeling} and went to the {place}",
+        "sentence": "{0} is a {2} and {1} is a {3} . both {verb} . {who} was very {feeling} and went to the {place}",
     },
 }
 
@@ -204,12 +200,9 @@ def coreference(n: int, rng: np.random.Generator, language: str = "zh") -> list[
         names = [choose(pronoun)[0] for pronoun in pronouns]
         professions = choose("profession", 2)
         meant = int(rng.integers(2))
+        [verb], [feeling], place = choose("verb"), choose("feeling"), place_of[professions[meant]]
         sentence = words["sentence"][0].format(
-            *(names[0], professions[0], names[1], professions[1]),
-            verb=choose("verb")[0],
-            pronoun=pronouns[meant],
-            feeling=choose("feeling")[0],
-            place=place_of[professions[meant]],
+            *names, *professions, verb=verb, who=pronouns[meant], feeling=feeling, place=place
         )
         tokens = tuple(sentence.split())
         examples.append(Coreference(tokens, tokens.index(pronouns[meant]), tokens.index(names[meant])))

@@ -143,9 +143,7 @@ class SGD(Optimizer):
     array([0.], dtype=float32)
     """
 
-    def __init__(
-        self, params: Iterable[Tensor], lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0
-    ) -> None:
+    def __init__(self, params: Iterable[Tensor], lr: float, *, momentum: float = 0, weight_decay: float = 0) -> None:
         _within(1, "SGD", momentum=momentum)
         self.momentum = momentum
         self.moment_names = ("momentum",) if momentum else ()
