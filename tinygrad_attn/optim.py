@@ -233,7 +233,7 @@ def clip_grad_norm(params: Iterable[Tensor] | Tensor, max_norm: float) -> float:
     norm = math.hypot(*norms)
     if norm > max_norm:
         for p in owners:
-            p.grad = constant(p.grad.data * p.dtype.type(max_norm / norm))
+            p.grad = constant(p.grad.data * p.grad.dtype.type(max_norm / norm))
     return norm
 
 
