@@ -195,10 +195,12 @@ class _Forward:
     ) -> tuple[str, str]:
         """Label and tooltip of one value: name, formula (`instead` if it is too long), type and arrays."""
         full = formula.text("math") if formula is not None else ""
-        short = "\n".join(textwrap.wrap(full, WRAP, break_long_words=False, break_on_hyphens=False))
+        short = instead if len(full) > LONGEST else full
+        if WRAP < len(full) <= LONGEST:
+            short = "\n".join(textwrap.wrap(full, WRAP, break_long_words=False, break_on_hyphens=False))
         shown = self.options["show_formulas"] and full != item.name  # an unnamed transpose is called Kᵀ already
         detail = word + type_of(item.tensor.data) * self.options["show_shapes"]
-        text = label(item.name, (short if len(full) <= LONGEST else instead) if shown else "", [detail], tables)
+        text = label(item.name, short if shown else "", [detail], tables)
         return text, f"{item.name} = {full}"
 
     def _clusters(self, module: int | None) -> tuple[str, ...]:

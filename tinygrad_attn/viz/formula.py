@@ -50,7 +50,7 @@ class Symbol(NDArrayOperatorsMixin):
 
     def __init__(self, op: str, args: tuple[Any, ...], like: Any, node: int | None = None, **keywords: Any) -> None:
         self.op, self.args, self.keywords, self.node = op, args, keywords, node
-        self.like = np.broadcast_to(np.zeros((), like.dtype), like.shape)
+        self.like = np.ndarray(like.shape, like.dtype, bytes(16), strides=(0,) * like.ndim)
 
     @classmethod
     def named(cls, name: str, like: Any, node: int | None = None) -> Symbol:
@@ -336,8 +336,8 @@ class _Printer(Formatter):
                         parts[text] = part
 
         count(root)
-        names = {leaf.args[0] for leaf in root.leaves() if isinstance(leaf, Symbol)}
-        repeated = (text for text in parts if uses[text] > 1)
+        repeated = [text for text in parts if uses[text] > 1]
+        names = {leaf.args[0] for leaf in root.leaves() if isinstance(leaf, Symbol)} if repeated else set()
         where = []
         for text, letter in zip(repeated, (letter for letter in LETTERS if letter not in names)):
             where.append(f"{letter} = {self.show(parts[text])}")
@@ -415,11 +415,10 @@ class _Printer(Formatter):
         inside, keywords = [], dict(x.keywords)
         for i, argument in enumerate(x.args):
             name, default = known[i] if i < len(known) else ("", None)
+            as_usual = argument is default and default != -np.inf  # what masked_fill fills in is always said
             if name in ("axis", "keepdims"):
                 keywords[name] = argument
-            elif i == 0 or not (
-                (argument is default and default != -np.inf) or (self.math and type(argument) is ShapeOf)
-            ):
+            elif i == 0 or not (as_usual or (self.math and isinstance(argument, ShapeOf))):
                 inside.append(self.show(argument))
         axis = keywords.pop("axis", None)
         if self.math and x.op in SUMS:
