@@ -6,6 +6,7 @@ Every number that is printed is checked.
     python demos/attention_by_hand.py
 """
 
+import argparse
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
@@ -212,4 +213,5 @@ def table(across: Sequence[str], down: Sequence[str], cells: Sequence[Sequence[s
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     main()

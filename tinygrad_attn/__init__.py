@@ -51,6 +51,7 @@ from .ops.nn import (
     softmax as softmax,
 )
 from .ops.reduce import (
+    argmax as argmax,
     cumsum as cumsum,
     max as max,
     mean as mean,

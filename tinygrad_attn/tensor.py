@@ -26,7 +26,7 @@ else:
 _PLAIN = {
     getattr(np, name)
     for name in """
-    argmax argmin argsort sign signbit floor ceil round around isfinite isnan isinf allclose isclose array_equal any
+    argmin argsort sign signbit floor ceil round around isfinite isnan isinf allclose isclose array_equal any
     all count_nonzero shape ndim size zeros_like ones_like empty_like full_like result_type logical_and logical_or
     logical_not array_repr array_str array2string may_share_memory shares_memory
     """.split()

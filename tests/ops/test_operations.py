@@ -455,3 +455,16 @@ def test_every_operation_with_a_gradient_has_a_line_here():
                 waiting += [a for a in operands if isinstance(a, ta.Tensor)]
     missing = {name for name, op in PRIMITIVES.items() if op.rules or op.joint} - seen
     assert not missing
+
+
+def test_argmax_is_a_position_without_a_gradient():
+    x = ta.Tensor([[1.0, 5.0], [3.0, 2.0]], requires_grad=True)
+    assert x.argmax(-1).tolist() == [1, 0]
+    assert np.argmax(x).item() == 1
+    assert not x.argmax().requires_grad
+
+
+@pytest.mark.parametrize("cuts", [0, -1, [3, 1]])
+def test_split_refuses_cuts_that_make_no_pieces(cuts):
+    with pytest.raises(ValueError, match="split: "):
+        ta.split(ta.Tensor([1.0, 2.0, 3.0, 4.0]), cuts)

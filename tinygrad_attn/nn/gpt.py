@@ -75,11 +75,15 @@ class Block(Module):
         self.ln_2 = LayerNorm(d_model, bias=bias)
         self.mlp = MLP(d_model, dropout=dropout, bias=bias, rng=rng)
 
-    def forward(self, x: Tensor, mask: Mask | None = None, past: KeyValueCache | None = None) -> Tensor:
-        """(B, T, C) -> (B, T, C)"""
-        x = x + self.attn(self.ln_1(x), mask, past=past)  # tokens look at each other
+    def forward(
+        self, x: Tensor, mask: Mask | None = None, return_weights: bool = False, past: KeyValueCache | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """(B, T, C) -> (B, T, C), with `return_weights` also (B, H, T, T)."""
+        attended = self.attn(self.ln_1(x), mask, return_weights, past)
+        y, weights = attended if return_weights else (attended, None)
+        x = x + y  # tokens look at each other
         x = x + self.mlp(self.ln_2(x))  # each thinks for itself
-        return x
+        return x if weights is None else (x, weights)
 
 
 class GPT(Module):
@@ -168,9 +172,8 @@ class GPT(Module):
         with self.evaluating():
             x = self.embed(ids)
             for block in self.h:
-                _, weights = block.attn(block.ln_1(x), return_weights=True)
+                x, weights = block(x, return_weights=True)
                 layers.append(weights.data)
-                x = block(x)
         return np.stack(layers)
 
     def generate(

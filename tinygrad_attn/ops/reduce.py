@@ -110,6 +110,19 @@ def min(x: Array, axis: Axis = None, keepdims: Any = False) -> Array:
     return np.minimum.reduce(x, axis=axis, keepdims=keepdims)
 
 
+@primitive(numpy=np.argmax)
+def argmax(x: Array, axis: int | None = None, keepdims: bool = False) -> Array:
+    """The position of the largest along ``axis`` (None: in the flattened array), the first of those that tie.
+
+    Shapes: any, without the axis, or with length 1 there (keepdims); integers.
+    Rule:   none, since a position has no gradient.
+
+    >>> ta.Tensor([[1.0, 5.0], [3.0, 2.0]]).argmax(-1).tolist()
+    [1, 0]
+    """
+    return np.argmax(x, axis, keepdims=keepdims)
+
+
 def _extremum_rule(g: Array, out: Array, x: Array, axis: Axis, keepdims: bool) -> Array:
     best = (x == spread(out, axis, keepdims)).astype(g.dtype)
     return spread(g, axis, keepdims) * (best / best.sum(axis, keepdims=True))

@@ -169,11 +169,13 @@ def split(x: Array, sections: int | Sequence[int], axis: int = 0) -> Sequence[Ar
 
     Shapes: (..., n, ...) -> a list of (..., m, ...) whose m sum to n; the dtype is kept.
     Rule:   dx = concatenate([g[0], g[1], g[2]], axis=0)
-    Raises: ValueError for pieces that cannot be equal.
+    Raises: ValueError for pieces that cannot be equal, and for cuts that do not ascend.
 
     >>> ta.Tensor([1.0, 2.0, 3.0, 4.0]).split(2)
     [Tensor([1., 2.]), Tensor([3., 4.])]
     """
+    if sections < 1 if isinstance(sections, int) else list(sections) != sorted(sections):
+        raise ValueError(f"split: needs a number of pieces or ascending positions to cut at, got {sections}")
     return np.split(x, sections, axis)
 
 

@@ -107,6 +107,9 @@ def explain(
             "explain: the loss does not depend on anything that requires gradients, so there is no backward pass to"
             " play; create a leaf with requires_grad=True, and check that it was not computed under no_grad()"
         )
+    lengths = {n for node in backward.forward.nodes for n in getattr(node.tensor, "shape", ())}
+    if tokens is not None and len(tokens) not in lengths:
+        raise ValueError(f"explain: {len(tokens)} tokens, but no value has an axis of that length")
     collected = Collector(backward, max_values)
     loss_node = backward.forward.nodes[backward.forward.outputs[0]]
     data = {
