@@ -93,16 +93,16 @@ PRESETS = {
     "quick": Settings(block_size=32, batch_size=16, n_layer=2, n_head=2, n_embd=64, max_iters=400, eval_interval=100),
     # nanoGPT's recipe for a CPU
     "shakespeare": Settings(max_iters=2000, learning_rate=1e-3, warmup_iters=100, eval_interval=250),
-    # as many tokens in smaller batches, and steps as large as they may be: lower in the same time
+    # smaller batches, and steps as large as they may be: lower in less time
     "shakespeare-tuned": Settings(
-        max_iters=2800, batch_size=8, learning_rate=4e-3, min_lr=0.0, warmup_iters=150, eval_interval=350
+        max_iters=2100, batch_size=8, learning_rate=4e-3, min_lr=0.0, warmup_iters=150, eval_interval=350
     ),
 }
 EXPECTED = {
     "manual": 1.7,
     "quick": 2.3,
     "shakespeare": 1.915,
-    "shakespeare-tuned": 1.8,
+    "shakespeare-tuned": 1.88,
 }  # held-out loss with the preset as it is
 
 
