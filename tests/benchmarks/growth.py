@@ -95,9 +95,7 @@ def plot(growth: dict, path: Path) -> None:
             ax.set_ylim(min(amounts) / 2, max(amounts) * span**0.35)  # room for the legend
             ax.set_title(("time" if key == "seconds" else "memory") + f" against {counted}", fontsize=11)
             ax.set_xlabel(counted)
-            ax.set_ylabel(
-                "seconds, forward and backward" if key == "seconds" else "MB at the peak, beyond imports"
-            )
+            ax.set_ylabel("seconds, forward and backward" if key == "seconds" else "MB at the peak, beyond imports")
             ax.grid(True, which="major", alpha=0.3)
             ax.legend(fontsize=9, loc="upper left")
     figure.suptitle(

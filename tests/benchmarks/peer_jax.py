@@ -26,9 +26,7 @@ def loss_of(w, ids, targets, n_layer, n_head):
         qkv = layer_norm(x, w[f"h.{i}.ln_1.weight"]) @ w[f"h.{i}.attn.c_attn.weight"]
         q, k, v = (t.reshape(B, T, n_head, -1) for t in jnp.split(qkv, 3, axis=-1))
         x = x + attend(q, k, v, causal=True).reshape(B, T, C) @ w[f"h.{i}.attn.c_proj.weight"]
-        hidden = nn.gelu(
-            layer_norm(x, w[f"h.{i}.ln_2.weight"]) @ w[f"h.{i}.mlp.c_fc.weight"], approximate=True
-        )
+        hidden = nn.gelu(layer_norm(x, w[f"h.{i}.ln_2.weight"]) @ w[f"h.{i}.mlp.c_fc.weight"], approximate=True)
         x = x + hidden @ w[f"h.{i}.mlp.c_proj.weight"]
     log_p = nn.log_softmax(layer_norm(x, w["ln_f.weight"]) @ w["wte.weight"].T)
     return -jnp.take_along_axis(log_p, targets[..., None], axis=-1).mean()

@@ -17,18 +17,13 @@ class Block(nn.Module):
         super().__init__()
         self.n_head = n_head
         self.ln_1, self.ln_2 = nn.LayerNorm(C, bias=False), nn.LayerNorm(C, bias=False)
-        self.attn = nn.ModuleDict(
-            {"c_attn": nn.Linear(C, 3 * C, bias=False), "c_proj": nn.Linear(C, C, bias=False)}
-        )
-        self.mlp = nn.ModuleDict(
-            {"c_fc": nn.Linear(C, 4 * C, bias=False), "c_proj": nn.Linear(4 * C, C, bias=False)}
-        )
+        self.attn = nn.ModuleDict({"c_attn": nn.Linear(C, 3 * C, bias=False), "c_proj": nn.Linear(C, C, bias=False)})
+        self.mlp = nn.ModuleDict({"c_fc": nn.Linear(C, 4 * C, bias=False), "c_proj": nn.Linear(4 * C, C, bias=False)})
 
     def forward(self, x):
         B, T, C = x.shape
         q, k, v = (
-            t.view(B, T, self.n_head, -1).transpose(1, 2)
-            for t in self.attn.c_attn(self.ln_1(x)).split(C, dim=2)
+            t.view(B, T, self.n_head, -1).transpose(1, 2) for t in self.attn.c_attn(self.ln_1(x)).split(C, dim=2)
         )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.attn.c_proj(y.transpose(1, 2).contiguous().view(B, T, C))

@@ -18,9 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument(
-    "--workload", default="L", help="S, M, L, XL, or a job such as Attention:512 or Chain:10000"
-)
+parser.add_argument("--workload", default="L", help="S, M, L, XL, or a job such as Attention:512 or Chain:10000")
 parser.add_argument("--steps", type=int, default=20)
 parser.add_argument("--threads", type=int, default=2)
 parser.add_argument("--default-malloc", action="store_true", help="without ta.tune_allocator()")
@@ -161,9 +159,7 @@ def main() -> None:
     run(job, 1)
 
     total, profiled = sum(untouched.values()), sum(seconds.values())
-    print(
-        f"{spec}: {total * 1e3:.3f} ms per step, {per_step:,.0f} page faults per step, {args.threads} threads"
-    )
+    print(f"{spec}: {total * 1e3:.3f} ms per step, {per_step:,.0f} page faults per step, {args.threads} threads")
     for phase, t in untouched.items():
         print(f"  {phase:10} {t * 1e3:9.3f} ms")
     if "backward" in untouched:
@@ -181,8 +177,7 @@ def main() -> None:
         numpy_calls = sum(c.numpy_calls for (_, d), c in profile.costs.items() if d == direction)
         calls = sum(c.calls for (_, d), c in profile.costs.items() if d == direction) / args.steps
         print(
-            f"{direction}: {calls:,.0f} calls of primitives, {numpy_calls:,} NumPy calls, "
-            f"{inside * 1e3:.3f} ms in them"
+            f"{direction}: {calls:,.0f} calls of primitives, {numpy_calls:,} NumPy calls, {inside * 1e3:.3f} ms in them"
         )
         if direction in seconds:
             around = (seconds[direction] - inside) * 1e3

@@ -98,10 +98,7 @@ def targets(results: dict) -> list[tuple[str, float | None, float]]:
         ("XL, time / PyTorch eager", ratio(results, "Train:XL"), 1.1),
         ("L, time / floor", ratio(results, "Train:L", to="floor"), 1.7),
         *((f"{s}, time / JAX jit", ratio(results, f"Train:{s}", to="JAX jit"), 1.0) for s in ("S", "M", "L")),
-        *(
-            (f"attention, T = {T}, time / PyTorch eager", ratio(results, f"Attention:{T}"), 1.0)
-            for T in LENGTHS
-        ),
+        *((f"attention, T = {T}, time / PyTorch eager", ratio(results, f"Attention:{T}"), 1.0) for T in LENGTHS),
         ("tiny operation, time / PyTorch eager", ratio(results, "Chain:10000"), 0.5),
         *((f"generate {n}, time / PyTorch eager", ratio(results, f"Generate:L:{n}"), 0.5) for n in (63, 500)),
         ("L, peak memory / PyTorch eager", ratio(results, "Train:L", key="peak"), 1.0),
@@ -161,9 +158,7 @@ def write(results: dict, folder: Path) -> None:
     parts += ["## Where a training step goes\n", table(head, rows)]
 
     parts.append("## Peak resident memory\n")
-    parts.append(
-        "Of a fresh process per cell, interpreter and imports included (and compilation, for compilers).\n"
-    )
+    parts.append("Of a fresh process per cell, interpreter and imports included (and compilation, for compilers).\n")
     parts.append(by_subject("peak", megabytes))
     parts.append("The same beyond what the imports take: weights, optimizer state, activations, gradients.\n")
     for r in (r for spec in specs for r in results[spec].values() if "peak" in r):

@@ -80,9 +80,7 @@ class Worker:
 def agree(a: list, b: list) -> bool:
     """Whether two lists of (norm, projection) pairs, one per array and step, describe the same arrays."""
     pairs = list(zip(chain.from_iterable(a), chain.from_iterable(b), strict=True))
-    return all(
-        abs(x - y) <= TOLERANCE * max(abs(p[0]), 1e-12) for p, q in pairs for x, y in zip(p, q, strict=True)
-    )
+    return all(abs(x - y) <= TOLERANCE * max(abs(p[0]), 1e-12) for p, q in pairs for x, y in zip(p, q, strict=True))
 
 
 def measure(spec: str, subjects: list[str], *, rounds: int, block: float, threads: int) -> dict[str, dict]:
@@ -164,15 +162,11 @@ def machine(threads: int) -> dict:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help=f"some of {','.join([*WORKLOADS, 'growth'])}")
     parser.add_argument("--subjects", help=f"some of {'; '.join(SUBJECTS)} (separated by semicolons)")
     parser.add_argument("--repeats", type=int, default=15, help="rounds in which every subject has one turn")
-    parser.add_argument(
-        "--threads", type=int, default=2, help="for every subject; the cores beyond are not used"
-    )
+    parser.add_argument("--threads", type=int, default=2, help="for every subject; the cores beyond are not used")
     parser.add_argument("--quick", action="store_true", help="one short round without XL; nothing is written")
     parser.add_argument("--report", action="store_true", help="only write README.md from results.json")
     args = parser.parse_args()

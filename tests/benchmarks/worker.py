@@ -87,9 +87,7 @@ def main(subject: str, spec: str) -> None:
     answer(agree=agree, seconds=sum(last.values()), imported=imported)
     for line in sys.stdin:
         steps = int(line)
-        if (
-            sum(last.values()) < 0.5
-        ):  # bring this process's data back into the caches; a long step does so itself
+        if sum(last.values()) < 0.5:  # bring this process's data back into the caches; a long step does so itself
             timed_step(job, dict.fromkeys(job.phases, 0.0))
         seconds, start = dict.fromkeys(job.phases, 0.0), resource.getrusage(resource.RUSAGE_SELF)
         for _ in range(steps):

@@ -31,8 +31,7 @@ def norm(w, name, x):
 def multi_head(w, prefix, x, n_head, blocked=None):
     B, T, C = x.shape
     q, k, v = (
-        t.view(B, T, n_head, C // n_head).transpose(1, 2)
-        for t in linear(w, f"{prefix}c_attn", x).split(C, dim=2)
+        t.view(B, T, n_head, C // n_head).transpose(1, 2) for t in linear(w, f"{prefix}c_attn", x).split(C, dim=2)
     )
     future = torch.triu(torch.ones(T, T, dtype=torch.bool), 1)
     keep = ~(future if blocked is None else future | torch.tensor(blocked))

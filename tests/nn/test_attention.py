@@ -126,9 +126,7 @@ def test_the_output_does_not_depend_on_whether_weights_are_returned(make, rng):
 @pytest.mark.parametrize("return_weights", [False, True])
 @pytest.mark.parametrize("T", [7, 64])
 @pytest.mark.parametrize("kind, dropout", [("self", 0.0), ("multi-head", 0.0), ("multi-head", 0.3)])
-def test_the_past_does_not_change_by_one_bit_when_the_future_does(
-    kind, T, return_weights, padded, dropout, rng
-):
+def test_the_past_does_not_change_by_one_bit_when_the_future_does(kind, T, return_weights, padded, dropout, rng):
     x = rng.standard_normal((2, T, 4)).astype(np.float32)
     mask = rng.random((2, 1, 1, T) if kind == "multi-head" else (2, 1, T)) < 0.3 if padded else None
     results = []
@@ -218,9 +216,7 @@ def test_dropout_on_the_weights_comes_from_the_generator(rng):
     q = ta.Tensor(rng.standard_normal((2, 50, 4)))
     eye = ta.Tensor(np.broadcast_to(np.eye(50), (2, 50, 50)))
     one, two = (
-        scaled_dot_product_attention(
-            q, q, eye, dropout=0.5, rng=np.random.default_rng(3), return_weights=True
-        )
+        scaled_dot_product_attention(q, q, eye, dropout=0.5, rng=np.random.default_rng(3), return_weights=True)
         for _ in range(2)
     )
     assert_array_equal(one[0].data, two[0].data)

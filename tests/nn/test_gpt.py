@@ -286,9 +286,7 @@ def test_a_temperature_that_means_nothing_is_refused(temperature):
         token_probabilities([1, 2], temperature)
 
 
-@pytest.mark.parametrize(
-    "logits", [[1, math.nan], [1, math.inf], [-math.inf, -math.inf], [[1, 2], [1, math.nan]]]
-)
+@pytest.mark.parametrize("logits", [[1, math.nan], [1, math.inf], [-math.inf, -math.inf], [[1, 2], [1, math.nan]]])
 def test_logits_that_are_no_distribution_are_refused(logits):
     with pytest.raises(ValueError, match="logits"):
         token_probabilities(logits)
