@@ -21,7 +21,8 @@ def test_runs_and_shows_drawings_heat_map_and_step_player(tmp_path):
         for kind in output.get("data", {})
         if kind != "text/plain"
     ]
-    assert shown == ["image/png", "image/svg+xml", "image/svg+xml", "text/html"]
+    tensor, heat_map, drawing, player = "text/html", "image/png", "image/svg+xml", "text/html"
+    assert shown == [tensor, heat_map, drawing, drawing, player]
 
 
 def test_is_kept_without_outputs():
