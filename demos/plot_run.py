@@ -108,7 +108,8 @@ def plot_attention(run):
     tokens, steps, weights = read_attention(run)
     n_layer, n_head, T, _ = weights[-1].shape
     titles = [f"layer {layer}, head {head}" for layer in range(n_layer) for head in range(n_head)]
-    figure = attention_heatmap(weights[-1].reshape(-1, T, T), tokens, titles=titles)
+    future = ~np.tri(T, dtype=bool)  # a weight that was not blocked may still be recorded as 0
+    figure = attention_heatmap(weights[-1].reshape(-1, T, T), tokens, titles=titles, mask=future)
     figure.suptitle(f"Attention of {run.name} after {steps[-1]:,} steps")
     figure.savefig(run / "attention.png")
 
