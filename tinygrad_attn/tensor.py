@@ -174,6 +174,8 @@ class Tensor(Node, Operators):
         return int(self._data)
 
     def __bool__(self) -> bool:
+        if not self._data.size:  # old NumPys say False with a warning
+            raise ValueError(f"the truth value of an empty tensor of shape {self.shape} is ambiguous: ask for .size")
         return bool(self._data)
 
     def __format__(self, spec: str) -> str:
