@@ -7,19 +7,14 @@ Every number that is printed is checked.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
-from io import TextIOWrapper
 from textwrap import indent
 from time import perf_counter
-from unicodedata import east_asian_width
 
 import numpy as np
+from _common import columns
 
 import tinygrad_attn as ta
-
-if isinstance(sys.stdout, TextIOWrapper):  # any text can be printed, whatever the locale
-    sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
 
 TOKENS = ["她", "妈妈", "开心"]  # she, mother, happy
 
@@ -175,10 +170,6 @@ def check(got: ta.Tensor | np.ndarray, expected: object, decimals: int = 0) -> N
 
 
 # ---- printing: a Chinese character is two columns wide ----
-
-
-def columns(text: str) -> int:
-    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def left(text: str, width: int) -> str:

@@ -4,12 +4,14 @@ A line counts if it holds code: blank lines, comments and docstrings don't.
 """
 
 import ast
+import sys
 import tokenize
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "tinygrad_attn"
 CORE = ("tensor.py", "autograd.py", "modes.py", "ops")
 BUDGETS = {"core": 1_200, "package": 4_000}
+CEILINGS = {"core": 1_318, "package": 4_598}  # where it stands: it may only shrink, until the budget is met
 
 NOT_CODE = {
     tokenize.COMMENT,
@@ -35,7 +37,7 @@ def code_lines(path: Path) -> int:
     return len(lines)
 
 
-def main() -> None:
+def main() -> int:
     counts = {path.relative_to(PACKAGE): code_lines(path) for path in sorted(PACKAGE.rglob("*.py"))}
     for path, count in counts.items():
         print(f"{count:6,}  {path.as_posix()}")
@@ -46,7 +48,8 @@ def main() -> None:
     for name, total in totals.items():
         over = total - BUDGETS[name]
         print(f"{total:6,}  {name} (budget {BUDGETS[name]:,}{f', {over:,} over' if over > 0 else ''})")
+    return int(any(total > CEILINGS[name] for name, total in totals.items()))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
