@@ -296,12 +296,12 @@ def silu(x: Array) -> Array:
 
 
 _GELU = 1.5957691216057308  # 2 sqrt(2 / pi)
-_GELU_CUBIC = 0.044715 * _GELU
+_CUBIC = 0.044715 * _GELU
 
 
+@np.errstate(over="ignore")  # an infinite cube gives the right gate, 0 or 1
 def _gelu_gate(x: Array) -> Array:
-    with np.errstate(over="ignore"):  # an infinite cube gives the right gate, 0 or 1
-        return sigmoid.of(x * (_GELU + _GELU_CUBIC * (x * x)))
+    return 1 / (1 + np.exp(x * (-_GELU - _CUBIC * (x * x))))
 
 
 @primitive(saves=_gelu_gate)
@@ -312,8 +312,8 @@ def gelu(x: Array, gate: Array) -> Array:
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
 
     Shapes: any, kept; so is a float dtype, integers become floats.
-    Rule:   dx = g * (u + x * (u * (1 - u)) * (1.596 + 0.2141 * minimum(x * x, 900))),
-                 where u = sigmoid(x * (1.596 + 0.07135 * (x * x)))
+    Rule:   dx = g * (u + (1.596 * v + 0.2141 * (v * x * x))),
+                 where u = 1 / (1 + exp(x * (-1.596 - 0.07135 * (x * x)))), v = out * (1 - u)
 
     >>> ta.gelu(ta.Tensor([0.0, 1.0])).numpy().round(4)
     array([0.    , 0.8412], dtype=float32)
@@ -322,12 +322,11 @@ def gelu(x: Array, gate: Array) -> Array:
 
 
 def _gelu_rule(g: Array, out: Array, x: Array, gate: Array) -> Array:
-    # beyond |x| = 30 the gate is exactly 0 or 1: the cap only keeps infinity out of 0 * infinity
-    slope = _GELU + 3 * _GELU_CUBIC * np.minimum(x * x, 900)
-    return g * (gate + x * (gate * (1 - gate)) * slope)
+    tail = out * (1 - gate)  # 0 for large x, in time for the square
+    return g * (gate + (_GELU * tail + 3 * _CUBIC * (tail * x * x)))
 
 
-gelu.gradients(x=np.errstate(over="ignore")(_gelu_rule))
+gelu.gradients(x=_gelu_rule)
 
 
 @primitive(numpy=np.maximum, promotes=True)
@@ -405,7 +404,8 @@ def masked_fill(x: Array, mask: Array, value: float = -np.inf) -> Array:
             f"masked_fill: the mask must be boolean with True = blocked, got {mask.dtype}; "
             "a keep-mask of ones and zeros becomes `keep == 0`, an additive one `mask == -inf`"
         )
-    if np.broadcast_shapes(np.shape(x), mask.shape) != np.shape(x):
+    fits = mask.shape == x.shape[x.ndim - mask.ndim :]  # the common case, quickly
+    if not fits and np.broadcast_shapes(x.shape, mask.shape) != x.shape:
         raise ValueError(f"masked_fill: a mask of shape {mask.shape} does not broadcast to the shape {np.shape(x)}")
     out = np.array(x)
     np.copyto(out, value, where=mask)
