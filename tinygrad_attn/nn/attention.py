@@ -237,7 +237,7 @@ def merge_heads(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def _blocked(mask: Mask | None, scores: tuple[int, ...], causal: bool) -> np.ndarray | None:
     """What is blocked in scores of this shape (..., Tq, Tk), or None."""
-    future = causal_mask(*scores[-2:]) if causal else None
+    future = causal_mask(*scores[-2:]) if causal and scores[-2] != 1 else None  # a single query is the last one
     if mask is None:
         return future
     blocked = _aligned(np.asarray(mask), scores)

@@ -50,9 +50,9 @@ def scatter(g: Array, index: Any, shape: tuple[int, ...]) -> Array:
     total = np.zeros(shape, g.dtype)
     if isinstance(index, np.ndarray) and index.dtype.kind in "iu" and index.size:
         rows = np.asarray(index, np.intp).ravel() % len(total)
-        order = np.argsort(rows, kind="stable")  # equal rows side by side, so that each run is one sum
+        order = rows.argsort(kind="stable")  # equal rows side by side, so that each run is one sum
         rows = rows[order]
-        starts = np.flatnonzero(np.append(True, rows[1:] != rows[:-1]))
+        starts = np.append(True, rows[1:] != rows[:-1]).nonzero()[0]
         total[rows[starts]] = np.add.reduceat(g.reshape(len(rows), *shape[1:])[order], starts, axis=0)
     elif any(isinstance(part, (np.ndarray, list)) for part in (index if isinstance(index, tuple) else (index,))):
         np.add.at(total, index, g)

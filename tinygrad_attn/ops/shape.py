@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -176,7 +176,11 @@ def split(x: Array, sections: int | Sequence[int], axis: int = 0) -> Sequence[Ar
     """
     if sections < 1 if isinstance(sections, int) else list(sections) != sorted(sections):
         raise ValueError(f"split: needs a number of pieces or ascending positions to cut at, got {sections}")
-    return np.split(x, sections, axis)
+    n, before = x.shape[axis], (slice(None),) * (axis % x.ndim)
+    if isinstance(sections, int) and n % sections:
+        raise ValueError(f"an axis of length {n} has no {sections} equal pieces")
+    cuts = [i * n // sections for i in range(1, sections)] if isinstance(sections, int) else sections
+    return [x[(*before, slice(*piece))] for piece in pairwise([0, *cuts, n])]  # np.split takes three times as long
 
 
 split.many = split.special = True
