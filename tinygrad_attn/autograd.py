@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from operator import attrgetter
+from types import MethodType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -50,6 +52,7 @@ class Lock:
 
     __slots__ = ("__weakref__", "arrays")
     alive: ClassVar[dict[int, weakref.ref[Lock]]] = {}  # by the array that owns the memory
+    mutex: ClassVar[threading.RLock] = threading.RLock()  # graphs of several threads may share parameters
 
     def __init__(self, owner: Array) -> None:
         self.arrays = [owner]
@@ -57,9 +60,10 @@ class Lock:
         self.alive[id(owner)] = weakref.ref(self)
 
     def __del__(self) -> None:
-        del self.alive[id(self.arrays[0])]
-        for array in self.arrays:  # the owner comes first: a view is writeable only if its owner is
-            array.setflags(True)
+        with self.mutex:
+            del self.alive[id(self.arrays[0])]
+            for array in self.arrays:  # the owner comes first: a view is writeable only if its owner is
+                array.setflags(True)
 
 
 class Node:
@@ -89,7 +93,9 @@ class Node:
     def _hold(self) -> Lock | None:
         """The lock that a graph keeps while it needs this leaf's array."""
         lock = self._lock() if self._lock is not None else None
-        if lock is None:
+        if lock is not None:
+            return lock
+        with Lock.mutex:
             array, base = self._data, self._data.base
             owner = base if base.__class__ is np.ndarray else array
             reference = Lock.alive.get(id(owner))
@@ -141,7 +147,7 @@ class Primitive:
         self.promotes = promotes  # operands broadcast elementwise, and scalars and integers are weak
         self.many = False  # the forward gives several arrays
         self.special = variadic or saves is not None  # what rules take must be unfolded first
-        self.signature = inspect.Signature(parameters)
+        self.__signature__ = self.signature = inspect.Signature(parameters)
         self.params = tuple(p.name for p in parameters)
         self.defaults = tuple(p.default for p in parameters)
         self.required = self.defaults.count(inspect.Parameter.empty)
@@ -152,13 +158,14 @@ class Primitive:
         self.differentiable = False
         self.rewrite: Callable[..., Any] | None = None
         self.remedy: Callable[..., str] | None = None
-        self.__name__ = self.__qualname__ = self.name = forward.__name__
-        self.__doc__ = forward.__doc__
-        self.__module__ = forward.__module__
-        self.__wrapped__ = forward
+        self.name = forward.__name__
+        functools.update_wrapper(self, forward)
 
     def __repr__(self) -> str:
         return f"{self.name}{self.signature}"
+
+    def __get__(self, instance: Node | None, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)  # an attribute of Tensor is a method
 
     def gradients(self, **rules: Rule) -> None:
         """State one rule per differentiable argument, named by the argument."""
@@ -252,7 +259,7 @@ def derived(
         for name in numpy if isinstance(numpy, tuple) else (numpy,):
             NUMPY[name] = function
         if method is not None:
-            setattr(Node.result_type, method or function.__name__, _method(function))
+            setattr(Node.result_type, method or function.__name__, function)
         for operator in operators:
             setattr(Node.result_type, f"__{operator}__", _operator(function, reflected=False))
             if operator in ("add", "sub", "mul", "truediv", "pow", "matmul"):
@@ -274,14 +281,6 @@ def primitive(
         return names(op)
 
     return declare
-
-
-def _method(op: Any) -> Callable[..., Any]:
-    @functools.wraps(op, updated=())
-    def method(self: Node, *args: Any, **kwargs: Any) -> Any:
-        return op(self, *args, **kwargs)
-
-    return method
 
 
 def _operator(op: Any, *, reflected: bool) -> Callable[..., Any]:
@@ -550,11 +549,10 @@ def _seed(output: Any, gradient: Any, create_graph: bool) -> Any:
         raise TypeError(f"backward: a gradient of dtype {array.dtype} is not numeric")
     if array.shape != data.shape:
         raise ValueError(f"backward: the gradient has shape {array.shape}, but the output has shape {data.shape}")
-    if not create_graph:
-        return array.astype(data.dtype)
-    if isinstance(gradient, Node):
+    if create_graph and isinstance(gradient, Node):
         return gradient if array.dtype == data.dtype else gradient.astype(data.dtype)  # type: ignore[attr-defined]
-    return constant(array.astype(data.dtype))
+    seed = array.astype(data.dtype)
+    return constant(seed) if create_graph else seed
 
 
 def _run(outputs: Any, seeds: Any, inputs: Sequence[Node] | None, create_graph: bool, retain: bool | None) -> Gradients:
@@ -586,9 +584,13 @@ def _deliver(found: Gradients, create_graph: bool) -> Gradients:
     return delivered
 
 
-def backward(output: Any, gradient: Any, retain_graph: bool | None, create_graph: bool) -> None:
-    """Add the gradient of ``output`` to the ``.grad`` of every leaf behind it; see `Tensor.backward`."""
-    found = _deliver(_run([output], [gradient], None, create_graph, retain_graph), create_graph)
+def gradients(output: Any, gradient: Any = None, retain: bool | None = None, create_graph: bool = False) -> Gradients:
+    """The gradient of ``output`` for every leaf behind it."""
+    return _deliver(_run([output], [gradient], None, create_graph, retain), create_graph)
+
+
+def deposit(found: Gradients, create_graph: bool = False) -> None:
+    """Add gradients to the ``.grad`` of their leaves."""
     with enable_grad() if create_graph else no_grad():
         for leaf, g in found.items():
             leaf._grad = g if leaf._grad is None else leaf._grad + g
@@ -636,11 +638,12 @@ def grad(
             raise RuntimeError(
                 f"grad: the outputs do not depend on input {a.name or i}; allow_unused=True gives None for it"
             )
-    gradients = tuple(found.get(a) for a in wanted)
-    return gradients[0] if isinstance(inputs, Node) else gradients
+    result = tuple(found.get(a) for a in wanted)
+    return result[0] if isinstance(inputs, Node) else result
 
 
-def _pick(bundle: Any, i: int) -> Array:
+@primitive(method=None)
+def part(bundle: Any, i: int) -> Array:
     """Output ``i`` of an operation with many outputs, such as split.
 
     Shapes: those of the output; so is the dtype.
@@ -649,8 +652,5 @@ def _pick(bundle: Any, i: int) -> Array:
     return bundle[i]
 
 
-part = Primitive(_pick)
-part.name = "part"
 part.gradients(bundle=lambda g, out, bundle, i: g)
 part.operands = ()  # the backward pass takes care of the bundle
-PRIMITIVES["part"] = part

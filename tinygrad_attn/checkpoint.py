@@ -124,8 +124,7 @@ def _restore(part: Any, state: Any) -> None:
         case np.random.Generator():
             part.bit_generator.state = state
         case CharTokenizer() if part.vocab != state:
-            there = "".join(char for char in state if char not in part.vocab)
-            here = "".join(char for char in part.vocab if char not in state)
+            there, here = ("".join(sorted(set(a) - set(b))) for a, b in ((state, part.vocab), (part.vocab, state)))
             sizes = f"the saved vocabulary has {len(state)} characters, this one {len(part.vocab)}"
             raise ValueError(f"{sizes}; only there: {there!r}, only here: {here!r}")
 

@@ -200,10 +200,9 @@ def coreference(n: int, rng: np.random.Generator, language: str = "zh") -> list[
         names = [choose(pronoun)[0] for pronoun in pronouns]
         professions = choose("profession", 2)
         meant = int(rng.integers(2))
-        [verb], [feeling], place = choose("verb"), choose("feeling"), place_of[professions[meant]]
-        sentence = words["sentence"][0].format(
-            *names, *professions, verb=verb, who=pronouns[meant], feeling=feeling, place=place
-        )
+        [verb], [feeling] = choose("verb"), choose("feeling")
+        who, place = pronouns[meant], place_of[professions[meant]]
+        sentence = words["sentence"][0].format(*names, *professions, verb=verb, who=who, feeling=feeling, place=place)
         tokens = tuple(sentence.split())
-        examples.append(Coreference(tokens, tokens.index(pronouns[meant]), tokens.index(names[meant])))
+        examples.append(Coreference(tokens, tokens.index(who), tokens.index(names[meant])))
     return examples

@@ -109,7 +109,6 @@ def _result(y: Any) -> Tensor:
 
 def _gradients(y: Tensor, points: list[Tensor], again: bool, **options: Any) -> list[Tensor]:
     """The gradients of `y`; where it does not depend on a point, zero."""
-    found: Any = [None] * len(points)
-    if y.requires_grad:
-        found = grad(y, points, create_graph=again, allow_unused=True, **options)
+    none = [None] * len(points)
+    found = grad(y, points, create_graph=again, allow_unused=True, **options) if y.requires_grad else none
     return [Tensor(np.zeros_like(p.data)) if g is None else g for g, p in zip(found, points)]

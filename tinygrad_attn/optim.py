@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .autograd import constant
+from .autograd import constant, deposit, gradients
 from .nn import Parameter
 from .tensor import Tensor
 
 Array = NDArray[Any]
+Batch = tuple[Any, Array]  # inputs and targets
 
 __all__ = ["SGD", "AdamW", "Optimizer", "accumulate", "clip_grad_norm", "warmup_cosine"]
 
@@ -190,8 +192,7 @@ class AdamW(Optimizer):
         super().__init__(params, lr, weight_decay)
 
     def update(self, p: Array, g: Array, moments: list[Array], t: int, weight_decay: float) -> None:
-        m, v = moments
-        beta1, beta2 = self.betas
+        (m, v), (beta1, beta2) = moments, self.betas
         g *= 1 - beta1
         m *= beta1
         m += g  # beta1 m + (1 - beta1) g
@@ -266,19 +267,29 @@ def warmup_cosine(step: int, *, max_lr: float, min_lr: float, warmup: int, total
 
 
 def accumulate(
-    mean_loss: Callable[[Any, Array], Tensor], batches: Sequence[tuple[Any, Array]], ignore_index: int = -100
+    mean_loss: Callable[[Any, Array], Tensor], batches: Sequence[Batch], ignore_index: int = -100, *, threads: int = 1
 ) -> float:
     """Gradients and mean loss of several (inputs, targets) batches as if they were one.
 
-    Calls `mean_loss(inputs, targets)` and `backward` batch by batch, each weighted by the targets it uses
+    Calls `mean_loss(inputs, targets)` and differentiates it batch by batch, each weighted by the targets it uses
     (those that are not `ignore_index`): a mean of means would give tokens of short batches more weight.
+
+    With `threads` that many batches are under way at a time, and the result is the same, bit by bit, unless they
+    share a random generator (of dropout, say). It pays where arrays are large and NumPy's matrix products keep to
+    one thread each (`OPENBLAS_NUM_THREADS=1`, or threadpoolctl).
     """
-    used = [int((np.asarray(targets) != ignore_index).sum()) for _, targets in batches]
-    total, mean = max(sum(used), 1), 0.0
-    for (inputs, targets), count in zip(batches, used):
-        loss = mean_loss(inputs, targets)
-        loss.backward(np.full(loss.shape, count / total, loss.dtype))
-        mean += loss.item() * count / total
+    used = np.array([np.count_nonzero(np.asarray(targets) != ignore_index) for _, targets in batches])
+    shares = (used / max(used.sum(), 1)).tolist()
+
+    def differentiate(batch: Batch, share: float) -> tuple[float, Any]:
+        loss = mean_loss(*batch)
+        return loss.item() * share, gradients(loss, np.full(loss.shape, share))
+
+    mean = 0.0
+    with ThreadPoolExecutor(threads) as pool:
+        for part, found in (pool.map if threads > 1 else map)(differentiate, batches, shares):
+            deposit(found)
+            mean += part
     return mean
 
 

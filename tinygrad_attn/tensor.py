@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import autograd
-from .autograd import NUMPY, Array, Node, constant
+from .autograd import NUMPY, Array, Node, constant, deposit, gradients
 from .modes import is_grad_enabled
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ class Tensor(Node, Operators):
             RuntimeError: nothing here requires gradients, or the graph was freed by an earlier pass.
             ValueError: the seed is missing or has another shape.  No ``.grad`` has changed then.
         """
-        autograd.backward(self, gradient, retain_graph, create_graph)
+        deposit(gradients(self, gradient, retain_graph, create_graph), create_graph)
 
     def retain_grad(self) -> None:
         """Keep ``.grad`` for this value too, although an operation made it."""

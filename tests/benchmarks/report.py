@@ -34,7 +34,8 @@ Compare within a row, not with another machine. `python tests/benchmarks/run.py`
 """
 SUBJECT_NOTES = """\
 - **ours**: this project; the script calls `ta.tune_allocator()` once at its start, as a training script does.
-  **ours, default malloc**: without that call.
+  **ours, two threads**: each half of the batch on a thread of its own (`ta.optim.accumulate(threads=2)`), with
+  matrix products on one thread each. **ours, default malloc**: one thread of Python, and no such call.
 - **PyTorch eager**: nanoGPT's model with fused qkv and `F.scaled_dot_product_attention(is_causal=True)`;
   `AdamW` and `clip_grad_norm_` with their defaults, which on a CPU is the loop over tensors, neither foreach
   nor fused. **PyTorch compiled**: the same model under `torch.compile`. **PyTorch tuned**: eager, but with
@@ -70,8 +71,8 @@ def get(results: dict, spec: str, subject: str, key: str = "seconds") -> float |
     return results.get(spec, {}).get(subject, {}).get(key)
 
 
-def ratio(results: dict, spec: str, to: str = REFERENCE, key: str = "seconds") -> float | None:
-    ours, other = (get(results, spec, subject, key) for subject in ("ours", to))
+def ratio(results: dict, spec: str, to: str = REFERENCE, key: str = "seconds", of: str = "ours") -> float | None:
+    ours, other = (get(results, spec, subject, key) for subject in (of, to))
     return None if ours is None or other is None else ours / other
 
 
@@ -97,6 +98,10 @@ def targets(results: dict) -> list[tuple[str, float | None, float]]:
         ("L, time / PyTorch eager", ratio(results, "Train:L"), 1.0),
         ("XL, time / PyTorch eager", ratio(results, "Train:XL"), 1.1),
         ("L, time / floor", ratio(results, "Train:L", to="floor"), 1.7),
+        *(
+            (f"{s}, on two threads, time / PyTorch eager", ratio(results, f"Train:{s}", of="ours, two threads"), limit)
+            for s, limit in (("L", 1.0), ("XL", 1.1))
+        ),
         *((f"{s}, time / JAX jit", ratio(results, f"Train:{s}", to="JAX jit"), 1.0) for s in ("S", "M", "L")),
         *((f"attention, T = {T}, time / PyTorch eager", ratio(results, f"Attention:{T}"), 1.0) for T in LENGTHS),
         ("tiny operation, time / PyTorch eager", ratio(results, "Chain:10000"), 0.5),

@@ -17,6 +17,7 @@ import numpy as np
 
 SUBJECTS = {  # name: (module, keyword arguments of its jobs, call ta.tune_allocator() first)
     "ours": ("ours", {}, True),
+    "ours, two threads": ("ours_threads", {}, True),
     "ours, default malloc": ("ours", {}, False),
     "PyTorch eager": ("peer_torch", {}, False),
     "PyTorch compiled": ("peer_torch", {"compiled": True}, False),

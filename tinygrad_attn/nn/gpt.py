@@ -286,5 +286,4 @@ def _draw(probabilities: np.ndarray, rng: Rng) -> np.ndarray:
     """One token per row, (..., V) -> (..., 1): the first whose cumulative probability exceeds a draw."""
     reached = probabilities.cumsum(axis=-1)
     level = 0.0 if rng is None else rng.random((*probabilities.shape[:-1], 1))
-    token: np.ndarray = np.argmax(reached > level * reached[..., -1:], axis=-1)
-    return token[..., None]
+    return np.asarray(np.argmax(reached > level * reached[..., -1:], axis=-1, keepdims=True))

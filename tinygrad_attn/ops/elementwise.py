@@ -404,14 +404,12 @@ def masked_fill(x: Array, mask: Array, value: float = -np.inf) -> Array:
             f"masked_fill: the mask must be boolean with True = blocked, got {mask.dtype}; "
             "a keep-mask of ones and zeros becomes `keep == 0`, an additive one `mask == -inf`"
         )
-    fits = mask.shape == x.shape[x.ndim - mask.ndim :]  # the common case, quickly
-    if not fits and np.broadcast_shapes(x.shape, mask.shape) != x.shape:
-        raise ValueError(f"masked_fill: a mask of shape {mask.shape} does not broadcast to the shape {np.shape(x)}")
     out = np.array(x)
     np.copyto(out, value, where=mask)
     return out
 
 
+masked_fill.remedy = lambda x, mask, value: f"The mask, of shape {np.shape(mask)}, must broadcast to that of x"
 masked_fill.gradients(x=lambda g, out, x, mask, value: masked_fill.of(g, mask, 0))
 
 
