@@ -230,7 +230,7 @@ def attention_weights(q: Array, k: Array, mask: Array, scale: float) -> Array:
 def _block_weights(q: Array, k: Array, v: Array, mask: Array, scale: float) -> list[tuple[Any, Any, Array]]:
     """Blocks of queries, for each the keys that some query in it may see (half of all, if causal) and the weights."""
     n, m = q.shape[-2], k.shape[-2]
-    size = max(64, n // 8)
+    size = max(64 if n < 256 else 128, n // 16)
     if mask is None or mask.shape[-2:] != (n, m) or n < 2 * size:
         return [(..., ..., attention_weights(q, k, mask, scale))]
     seen = ~mask.reshape(-1, n, m).all(axis=0)
