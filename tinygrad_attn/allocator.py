@@ -20,5 +20,6 @@ def tune_allocator() -> bool:
 
     if platform.libc_ver()[0] != "glibc":
         return False
-    settings = (-1, (1 << 31) - 1), (-3, 1 << 30), (-8, 1)  # trim threshold, mmap threshold, arenas: see malloc.h
-    return all(ctypes.CDLL(None).mallopt(option, value) for option, value in settings)
+    mallopt = ctypes.CDLL(None).mallopt
+    # malloc.h numbers its options: trim threshold, mmap threshold, arenas
+    return all(mallopt(option, value) for option, value in ((-1, (1 << 31) - 1), (-3, 1 << 30), (-8, 1)))

@@ -564,15 +564,14 @@ def _run(outputs: Any, seeds: Any, inputs: Sequence[Node] | None, create_graph: 
     before = mode.recording, mode.origin, mode.scope
     mode.recording, mode.scope = create_graph, None
     try:
-        return _walk(total, inputs, create_graph, create_graph if retain is None else retain)
+        found = _walk(total, inputs, create_graph, create_graph if retain is None else retain)
+        return found if create_graph else _deliver(found)
     finally:
         mode.recording, mode.origin, mode.scope = before
 
 
-def _deliver(found: Gradients, create_graph: bool) -> Gradients:
+def _deliver(found: Gradients) -> Gradients:
     """The gradients as Tensors, each with an array of its own: never a view, never shared."""
-    if create_graph:
-        return found
     given: set[int] = set()
     delivered = {}
     for node, g in found.items():
@@ -586,7 +585,7 @@ def _deliver(found: Gradients, create_graph: bool) -> Gradients:
 
 def gradients(output: Any, gradient: Any = None, retain: bool | None = None, create_graph: bool = False) -> Gradients:
     """The gradient of ``output`` for every leaf behind it."""
-    return _deliver(_run([output], [gradient], None, create_graph, retain), create_graph)
+    return _run([output], [gradient], None, create_graph, retain)
 
 
 def deposit(found: Gradients, create_graph: bool = False) -> None:
@@ -632,7 +631,7 @@ def grad(
     seeds = [None] * len(results) if seeds is None else list(seeds)
     if len(seeds) != len(results):
         raise ValueError(f"grad: {len(results)} outputs need as many grad_outputs, got {len(seeds)}")
-    found = _deliver(_run(results, seeds, wanted, create_graph, retain_graph), create_graph)
+    found = _run(results, seeds, wanted, create_graph, retain_graph)
     for i, a in enumerate(wanted):
         if a not in found and not allow_unused:
             raise RuntimeError(

@@ -124,7 +124,7 @@ def _restore(part: Any, state: Any) -> None:
         case np.random.Generator():
             part.bit_generator.state = state
         case CharTokenizer() if part.vocab != state:
-            there, here = ("".join(sorted(set(a) - set(b))) for a, b in ((state, part.vocab), (part.vocab, state)))
+            there, here = ("".join(c for c in a if c not in b) for a, b in ((state, part.vocab), (part.vocab, state)))
             sizes = f"the saved vocabulary has {len(state)} characters, this one {len(part.vocab)}"
             raise ValueError(f"{sizes}; only there: {there!r}, only here: {here!r}")
 

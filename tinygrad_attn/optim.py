@@ -276,7 +276,8 @@ def accumulate(
 
     With `threads` that many batches are under way at a time, and the result is the same, bit by bit, unless they
     share a random generator (of dropout, say). It pays where arrays are large and NumPy's matrix products keep to
-    one thread each (`OPENBLAS_NUM_THREADS=1`, or threadpoolctl).
+    one thread each (`OPENBLAS_NUM_THREADS=1`, or threadpoolctl). `no_grad` and `detect_anomaly` hold for the thread
+    that switched them on alone: to look for a NaN, use one.
     """
     used = np.array([np.count_nonzero(np.asarray(targets) != ignore_index) for _, targets in batches])
     shares = (used / max(used.sum(), 1)).tolist()

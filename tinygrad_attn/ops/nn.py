@@ -148,7 +148,7 @@ cross_entropy.gradients(logits=_cross_entropy_rule)
 
 def _standardized(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array]:
     n = x.shape[-1]
-    centred = x - sum.of(x, -1, True) / n
+    centred = x - sum.of(x, -1, True) / n  # the operation's sum: on short rows an array's own is three times slower
     scale = 1 / np.sqrt(np.vecdot(centred, centred)[..., None] / n + eps)
     return centred * scale, scale
 
