@@ -18,6 +18,7 @@ import sys
 import textwrap
 import time
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import islice
@@ -26,13 +27,13 @@ from pathlib import Path
 import numpy as np
 import plot_run
 from sample import start_of_text
-from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 import tinygrad_attn as ta
 from tinygrad_attn.data import Batches, CharTokenizer, python_manual, read_text
 from tinygrad_attn.nn import GPT, GPTConfig
 from tinygrad_attn.optim import AdamW, accumulate, clip_grad_norm, warmup_cosine
+from tinygrad_attn.parallel import Workers
 
 FINAL_EVAL_ITERS = 200  # held-out batches behind the loss that is reported at the end
 SAMPLE_TOKENS = 300
@@ -66,7 +67,7 @@ class Settings:
     weight_decay: float = setting(0.1, "AdamW's decay of matrices; gains and biases have none", at_least=0)
     grad_clip: float = setting(1.0, "the largest norm of the gradient", above=0)
     grad_accumulation: int = setting(1, "batches whose gradients make one update", at_least=1)
-    threads: int = setting(1, "parts of a batch that are worked on side by side", at_least=1)
+    processes: int = setting(1, "processes that share each batch", at_least=1)
     eval_interval: int = setting(200, "updates between evaluations; each saves a checkpoint", at_least=1)
     eval_iters: int = setting(20, "held-out batches in an evaluation", at_least=1)
     seed: int = setting(1337, "seed of every random number", at_least=0)
@@ -86,10 +87,10 @@ class Settings:
             raise ValueError(f"--n-head {self.n_head} heads do not divide the width --n-embd {self.n_embd}")
         if self.min_lr > self.learning_rate:
             raise ValueError(f"--min-lr {self.min_lr} is larger than --learning-rate {self.learning_rate}")
-        if self.threads > self.batch_size:
-            raise ValueError(f"--threads {self.threads} cannot share a batch of {self.batch_size} sequences")
-        if self.threads > 1 and self.dropout:
-            raise ValueError("--dropout draws in the order of a single thread: leave out --threads or --dropout")
+        if self.processes > self.batch_size:
+            raise ValueError(f"--processes {self.processes} cannot share a batch of {self.batch_size} sequences")
+        if self.processes > 1 and self.dropout:
+            raise ValueError("--dropout draws in the order of a single process: leave out --processes or --dropout")
         if self.warmup_iters > self.max_iters:
             raise ValueError(f"--warmup-iters {self.warmup_iters} is more than --max-iters {self.max_iters}")
 
@@ -311,14 +312,20 @@ class Run:
 
     # -- training --
 
+    def loss(self, x, y):
+        return self.model(x, y)[1]
+
+    def accumulate(self, batches):
+        return accumulate(self.loss, batches)
+
     def update(self):
         """One update of the weights; returns what is logged about it."""
         s = self.settings
         lr = warmup_cosine(self.step, max_lr=s.learning_rate, min_lr=s.min_lr, warmup=s.warmup_iters, total=s.max_iters)
         window = list(islice(self.batches, s.grad_accumulation))
-        parts = [part for batch in window for part in zip(*(np.array_split(a, s.threads) for a in batch))]
+        parts = [part for batch in window for part in zip(*(np.array_split(a, s.processes) for a in batch))]
         self.optimizer.zero_grad()
-        loss = accumulate(lambda x, y: self.model(x, y)[1], parts, threads=s.threads)
+        loss = self.accumulate(parts)
         if not math.isfinite(loss):
             raise FloatingPointError(f"the loss is {loss}")
         norms = layer_norms(self.model) if self.step % 10 == 0 else None
@@ -366,11 +373,15 @@ class StopRequest:
 def train(run):
     """From the run's step to its last; False if it was asked to stop before."""
     s, stop = run.settings, StopRequest()
+    workers = nullcontext()
+    if s.processes > 1:
+        workers = Workers(run.loss, run.model.parameters(), s.processes)
+        run.accumulate = workers.accumulate
     tokens = s.batch_size * s.block_size * s.grad_accumulation
     bar = tqdm(total=s.max_iters, initial=run.step, unit="step", dynamic_ncols=True, disable=None)
     tqdm.write(f"{'step':>8} {'train loss':>11} {'held-out':>9} {'lr':>9} {'grad norm':>10} {'tokens/s':>9}")
     try:
-        with bar, (run.directory / "log.jsonl").open("a", encoding="utf-8") as log:
+        with workers, bar, (run.directory / "log.jsonl").open("a", encoding="utf-8") as log:
             while run.step < s.max_iters and not stop.asked:
                 began = time.perf_counter()
                 line = run.update()
@@ -399,8 +410,6 @@ def main(argv=None):
     run = parse_args(argv)
     ta.tune_allocator()
     s, V = run.settings, len(run.tokenizer)
-    if s.threads > 1:
-        threadpool_limits(1)  # one thread for each of NumPy's matrix products: the parts have the others
     uniform, unigram = math.log(V), entropy(run.text)
     print(f"text   {s.text or 'the manual of this Python'}: {len(run.text):,} characters, {V} different ones")
     sizes = f"{s.n_layer} layers, {s.n_head} heads, {s.n_embd} wide, block {s.block_size}"

@@ -1,8 +1,10 @@
 """The engine: order, accumulation, modes, guards and the life of a graph."""
 
 import gc
+import sys
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -663,3 +665,16 @@ def test_replacing_data_that_a_graph_needs_is_refused_too():
     y.backward()
     x.data = np.array([10.0, 20.0])
     assert x.grad.tolist() == [2, 4]
+
+
+def test_parameters_that_threads_share_may_be_written_when_all_their_graphs_are_gone():
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads interrupt each other as often as they can
+    try:
+        w = ta.Tensor(np.ones((4, 4)), requires_grad=True)
+        with ThreadPoolExecutor(4) as pool:
+            for g in pool.map(lambda _: ta.grad((w @ w.mT @ w).sum(), w), range(200)):
+                assert g.shape == (4, 4)
+    finally:
+        sys.setswitchinterval(switching)
+    assert w.numpy().flags.writeable

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -359,37 +358,6 @@ def test_D12_micro_batches_are_weighted_by_their_tokens():
     shift.data = np.zeros(2)
     plain = accumulate(lambda x, y: ta.cross_entropy(shift + x, y), list(zip(logits, targets)))
     assert plain == pytest.approx(1.0454810576737206, abs=1e-12)
-
-
-def test_batches_on_threads_give_the_same_bits():
-    config = ta.nn.GPTConfig(block_size=8, vocab_size=11, n_layer=2, n_head=2, n_embd=16)
-    model = ta.nn.GPT(config, rng=np.random.default_rng(0))
-    tokens = np.random.default_rng(1).integers(0, 11, (12, 2, 9))
-    batches = [(batch[:, :-1], batch[:, 1:]) for batch in tokens]
-
-    def run(threads):
-        model.zero_grad()
-        mean = accumulate(lambda x, y: model(x, y)[1], batches, threads=threads)
-        return mean, [p.grad.numpy().tobytes() for p in model.parameters()]
-
-    assert all(run(threads) == run(1) for threads in (2, 3))
-
-
-def test_after_batches_on_threads_the_parameters_may_be_written_again():
-    switching = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # threads interrupt each other as often as they can
-    try:
-        w = T(np.ones((4, 4)))
-        batches = [(np.ones((2, 4)), np.array([0, 1]))] * 200
-        accumulate(lambda x, y: ta.cross_entropy(x @ w @ w.mT @ w, y), batches, threads=4)
-    finally:
-        sys.setswitchinterval(switching)
-    assert w.numpy().flags.writeable
-
-
-def test_no_thread_is_too_few():
-    with pytest.raises(ValueError, match="greater than 0"):
-        accumulate(lambda x, y: ta.cross_entropy(x, y), [], threads=0)
 
 
 def test_D12_ignored_targets_do_not_count():

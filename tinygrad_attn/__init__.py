@@ -80,7 +80,7 @@ from .tensor import Tensor as Tensor
 
 __version__ = "0.1.0"
 
-_ROOMS = {"nn", "optim", "data", "checkpoint", "viz"}
+_ROOMS = {"nn", "optim", "parallel", "data", "checkpoint", "viz"}
 _LAZY = dict.fromkeys(("value_and_grad", "jacobian", "hessian", "hvp"), "functional") | {"tune_allocator": "allocator"}
 
 

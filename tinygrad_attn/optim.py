@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .autograd import constant, deposit, gradients
+from .autograd import constant
 from .nn import Parameter
 from .tensor import Tensor
 
@@ -266,32 +265,29 @@ def warmup_cosine(step: int, *, max_lr: float, min_lr: float, warmup: int, total
     return min_lr + 0.5 * (1 + math.cos(math.pi * progress)) * (max_lr - min_lr)
 
 
-def accumulate(
-    mean_loss: Callable[[Any, Array], Tensor], batches: Sequence[Batch], ignore_index: int = -100, *, threads: int = 1
-) -> float:
+def accumulate(mean_loss: Callable[[Any, Array], Tensor], batches: Iterable[Batch], ignore_index: int = -100) -> float:
     """Gradients and mean loss of several (inputs, targets) batches as if they were one.
 
     Calls `mean_loss(inputs, targets)` and differentiates it batch by batch, each weighted by the targets it uses
     (those that are not `ignore_index`): a mean of means would give tokens of short batches more weight.
-
-    With `threads` that many batches are under way at a time, and the result is the same, bit by bit, unless they
-    share a random generator (of dropout, say). It pays where arrays are large and NumPy's matrix products keep to
-    one thread each (`OPENBLAS_NUM_THREADS=1`, or threadpoolctl). `no_grad` and `detect_anomaly` hold for the thread
-    that switched them on alone: to look for a NaN, use one.
+    `ta.parallel.Workers` does the same in several processes.
     """
+    batches = list(batches)
+    return sum(differentiate(mean_loss, batch, share) for batch, share in zip(batches, shares(batches, ignore_index)))
+
+
+def shares(batches: Sequence[Batch], ignore_index: int) -> list[float]:
+    """The weight of each batch in the joint mean: its part of all the targets that are used."""
     used = np.array([np.count_nonzero(np.asarray(targets) != ignore_index) for _, targets in batches])
-    shares = (used / max(used.sum(), 1)).tolist()
+    share: list[float] = (used / max(used.sum(), 1)).tolist()
+    return share
 
-    def differentiate(batch: Batch, share: float) -> tuple[float, Any]:
-        loss = mean_loss(*batch)
-        return loss.item() * share, gradients(loss, np.full(loss.shape, share))
 
-    mean = 0.0
-    with ThreadPoolExecutor(threads) as pool:
-        for part, found in (pool.map if threads > 1 else map)(differentiate, batches, shares):
-            deposit(found)
-            mean += part
-    return mean
+def differentiate(mean_loss: Callable[[Any, Array], Tensor], batch: Batch, share: float) -> float:
+    """Add the gradient of a batch with this share in the mean to every ``.grad``; its part of the loss."""
+    loss = mean_loss(*batch)
+    loss.backward(np.full(loss.shape, share))
+    return float(loss.item() * share)
 
 
 def _within(limit: float, where: str, **values: float) -> None:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import importlib
 import json
+import multiprocessing
 import os
 import resource
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
 SUBJECTS = {  # name: (module, keyword arguments of its jobs, call ta.tune_allocator() first)
     "ours": ("ours", {}, True),
-    "ours, two threads": ("ours_threads", {}, True),
+    "ours, two processes": ("ours_processes", {}, True),
     "ours, default malloc": ("ours", {}, False),
     "PyTorch eager": ("peer_torch", {}, False),
     "PyTorch compiled": ("peer_torch", {"compiled": True}, False),
@@ -30,12 +32,19 @@ SETTLE = 0.06  # seconds; threads of BLAS and OpenMP spin for up to ~30 ms after
 
 
 def peak_memory() -> int:
-    """Bytes. VmHWM where there is one: ru_maxrss starts at the size of the parent that forked."""
+    """Bytes, processes forked by the subject added in full. VmHWM where there is one: ru_maxrss starts at the size of
+    the parent that forked."""
+    pids = ["self", *(process.pid for process in multiprocessing.active_children())]
     try:
-        with open("/proc/self/status") as status:
-            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+        return sum(
+            next(int(line.split()[1]) * 1024 for line in status(pid) if line.startswith("VmHWM")) for pid in pids
+        )
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def status(pid) -> list[str]:
+    return Path(f"/proc/{pid}/status").read_text().splitlines()
 
 
 def timed_step(job, seconds: dict[str, float]) -> None:

@@ -123,17 +123,17 @@ def test_equal_settings_give_equal_runs(text, tmp_path):
     assert losses(train(text, tmp_path / "c", "--seed", "1")) != losses(a)
 
 
-def test_threads_share_a_batch(text, tmp_path):
-    together = losses(train(text, tmp_path / "two", "--dropout", "0", "--threads", "2"))
+def test_processes_share_a_batch(text, tmp_path):
+    together = losses(train(text, tmp_path / "two", "--dropout", "0", "--processes", "2"))
     alone = losses(train(text, tmp_path / "one", "--dropout", "0"))
     assert all(two[0] == pytest.approx(one[0], rel=1e-4) for two, one in zip(together.values(), alone.values()))
 
 
-@pytest.mark.parametrize("wrong", [("--threads", "2"), ("--dropout", "0", "--threads", "500")])
-def test_threads_refuse_what_they_cannot_share(text, tmp_path, wrong, capsys):
+@pytest.mark.parametrize("wrong", [("--processes", "2"), ("--dropout", "0", "--processes", "500")])
+def test_processes_refuse_what_they_cannot_share(text, tmp_path, wrong, capsys):
     with pytest.raises(SystemExit):
         train(text, tmp_path / "run", *wrong)
-    assert "--threads" in capsys.readouterr().err
+    assert "--processes" in capsys.readouterr().err
 
 
 def test_the_default_output_directory_is_numbered(text, tmp_path, monkeypatch):
