@@ -63,4 +63,5 @@ class detect_anomaly(Switch):
     FloatingPointError: log: an infinity in the result, from inputs of shape (1,); made at ...
     """
 
-    field, value = "watch", staticmethod(_watch)
+    def __init__(self) -> None:
+        super().__init__(watch=_watch)

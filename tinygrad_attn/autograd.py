@@ -24,7 +24,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from .modes import Scope, enable_grad, no_grad, state
+from .modes import Scope, Switch, state
 
 Array = Any  # an ndarray, a Tensor or a named placeholder: rules are duck-typed
 Gradients = dict["Node", Array]
@@ -79,7 +79,7 @@ class Node:
     _retains_grad: bool
     _lock: weakref.ref[Lock] | None  # on a leaf's array, while some graph needs it
     _locks: list[Lock] | None  # those that this value's operation holds on its arguments
-    _saved: Any  # what the forward kept for the rules
+    _values: tuple[Any, ...] | None  # what the forward was called with, for the rules
     _source: str  # the user's line, where a watcher asked for it
     args: tuple[Any, ...] | None
     index: int
@@ -113,7 +113,7 @@ def constant(data: Array, node: Any = None) -> Any:
     node = object.__new__(Node.result_type) if node is None else node
     node._data = data
     node._requires_grad = node._retains_grad = False
-    node._grad = node.name = node.op = node.args = node._saved = None
+    node._grad = node.name = node.op = node.args = node._values = None
     node._lock = node._locks = node.scope = node.origin = None
     node.index = 0
     return node
@@ -146,7 +146,6 @@ class Primitive:
         self.variadic = variadic  # the first argument is a sequence of operands
         self.promotes = promotes  # operands broadcast elementwise, and scalars and integers are weak
         self.many = False  # the forward gives several arrays
-        self.special = variadic or saves is not None  # what rules take must be unfolded first
         self.__signature__ = self.signature = inspect.Signature(parameters)
         self.params = tuple(p.name for p in parameters)
         self.defaults = tuple(p.default for p in parameters)
@@ -316,10 +315,10 @@ def _in_place(op: Any) -> Callable[..., Any]:
 def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
     """Run the forward on the arrays in ``args``; record how the result was made, if it wants gradients."""
     mode = state.mode
-    wanted = False
     values: list[Any] = []
+    wanted = False
     leaves: list[Node] = []
-    for a in (*args[0], *args[1:]) if op.variadic else args:
+    for a in args[0] if op.variadic else args:
         if isinstance(a, Node):
             values.append(a._data)
             if a._requires_grad:
@@ -329,42 +328,36 @@ def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
         else:
             values.append(a)
     if op.variadic:
-        values = [values[: len(args[0])], *args[1:]]
+        values = [values, *args[1:]]
     if op.promotes:
         first, last = values[-2:]  # `where` has a condition before them
         if first.__class__ is last.__class__ and first.dtype is not last.dtype:
             args = _promote(op, args, values)
     try:
-        saved = None
         if op.saves is not None:
-            saved = op.saves(*values)
-            values.append(saved)
-        out = op.forward(*values)
+            values.append(op.saves(*values))
+        arguments = tuple(values)
+        out = op.forward(*arguments)
     except (ValueError, TypeError, IndexError) as error:
         raise op.explain(error, values) from None
-    wanted = wanted and mode.recording and op.differentiable
-    if op.many and not wanted:
-        return [constant(a) for a in out]
     if out.__class__ is not np.ndarray:
         out = tuple(out) if op.many else np.asarray(out)
     node: Node = constant(out)
     if mode.watch is not None:
         mode.watch(node, op, values, out, "result")
-    if not wanted:
-        return node
-    node._requires_grad = True
-    node.op = op
-    node.args = args
-    node._saved = saved
-    node.scope = mode.scope
-    node.origin = mode.origin
-    node.index = next(_numbers)
-    if leaves:
-        node._locks = [lock for leaf in leaves if (lock := leaf._hold()) is not None]
-    if op.many:
-        return [apply(part, (node, i)) for i in range(len(out))]
-    out.setflags(False)
-    return node
+    if wanted and mode.recording and op.differentiable:
+        node._requires_grad = True
+        node.op = op
+        node.args = args
+        node._values = arguments
+        node.scope = mode.scope
+        node.origin = mode.origin
+        node.index = next(_numbers)
+        if leaves:
+            node._locks = [lock for leaf in leaves if (lock := leaf._hold()) is not None]
+        if not op.many:
+            out.setflags(False)
+    return [apply(part, (node, i)) for i in range(len(out))] if op.many else node
 
 
 def _promote(op: Primitive, args: tuple[Any, ...], values: list[Any]) -> tuple[Any, ...]:
@@ -414,7 +407,7 @@ def _ancestors(roots: Iterable[Node]) -> list[Node]:
 
 
 def _on_path(order: list[Node], inputs: Iterable[Node]) -> set[Node]:
-    """Those of ``order`` that some input leads to: the only ones whose gradient is worth computing."""
+    """The inputs and those of ``order`` that they lead to: the only ones whose gradient is worth computing."""
     needed = set(inputs)
     for node in order:
         args: Any = node.args or ()
@@ -431,8 +424,8 @@ def _walk(seeds: Gradients, inputs: Sequence[Node] | None, create_graph: bool, r
     """
     mode = state.mode
     order = _ancestors(seeds)
-    needed = None if inputs is None else _on_path(order, inputs)
     kept = set(inputs or ())
+    needed = None if inputs is None else _on_path(order, kept)
     gradients = dict(seeds)
     owned: set[Node] = set()  # whose running sum is an array of ours, to be added to in place
     found: Gradients = {}
@@ -442,22 +435,23 @@ def _walk(seeds: Gradients, inputs: Sequence[Node] | None, create_graph: bool, r
         if g is None:
             continue
         op = node.op
-        if op is None or node._retains_grad or (kept and node in kept):
+        if op is None or node._retains_grad or node in kept:
             found[node] = g
             if op is None:
                 continue
-        operands: Any = node.args
+        args: Any = node.args
+        operands, out, values = args[0] if op.variadic else args, node._data, node._values
         if op is part:  # the bundle waits for the gradients of all its parts
             bundle, i = operands
             gradients.setdefault(bundle, [None] * len(bundle._data))[i] = g
             operands = ()
-        elif create_graph or op.special:
-            g, out, operands, values = _unfold(node, g, create_graph)
-        else:
-            out, values = node._data, [a._data if isinstance(a, Node) else a for a in operands]
+        elif op.many:  # a part that nothing was made from has gradient zero
+            g = [np.zeros_like(a) if c is None else c for c, a in zip(g, out, strict=True)]
+        if create_graph:
+            mode.origin = Origin(node, "rule", -1)
+            out, values = node, args if op.saves is None else (*args, op.saves(*args))
         together = op.joint(g, out, *values) if op.joint is not None else None
-        for i in op.operands or range(len(operands)):
-            a = operands[i]
+        for i, a in enumerate(operands):
             if not isinstance(a, Node) or not a._requires_grad or (needed is not None and a not in needed):
                 continue
             if create_graph:
@@ -465,7 +459,7 @@ def _walk(seeds: Gradients, inputs: Sequence[Node] | None, create_graph: bool, r
             c = together[i] if together is not None else op.by_position[i](g, out, *values)
             data = a._data
             if c.shape != data.shape or c.dtype is not data.dtype:
-                c = _fit(c, node, a, create_graph)
+                c = _fit(c, node, a)
             if mode.watch is not None:
                 mode.watch(node, op, [g, *values], c, "gradient")
             have = gradients.get(a)
@@ -474,55 +468,28 @@ def _walk(seeds: Gradients, inputs: Sequence[Node] | None, create_graph: bool, r
             elif a in owned:
                 np.add(have, c, out=have)
             else:
-                if create_graph:
-                    mode.origin = Origin(a, "accumulate", -1)
+                mode.origin = Origin(a, "accumulate", -1)
                 gradients[a] = total = have + c
                 if total.__class__ is np.ndarray:
                     owned.add(a)
         if not retain_graph:
-            _free(node)
+            node.args = node._values = node._locks = None
+            if not op.many and (node._data.base is None or node._data.base.flags.writeable):
+                node._data.setflags(True)
     return found
 
 
-def _unfold(node: Node, g: Any, create_graph: bool) -> tuple[Any, Any, Any, list[Any]]:
-    """The gradient, the result, the operands and all arguments, as the rules of an operation take them."""
-    op, args = node.op, node.args
-    assert op is not None and args is not None
-    operands = args[0] if op.variadic else args
-    if op.many:  # a part that nothing was made from has gradient zero
-        zeros = [constant(np.zeros_like(a)) if create_graph else np.zeros_like(a) for a in node._data]
-        g = [zero if c is None else c for c, zero in zip(g, zeros, strict=True)]
-    if create_graph:
-        state.mode.origin = Origin(node, "rule", -1)
-        return g, node, operands, [*args] if op.saves is None else [*args, op.saves(*args)]
-    values = [a._data if isinstance(a, Node) else a for a in args]
-    if op.variadic:
-        values[0] = [a._data for a in operands]
-    if op.saves is not None:
-        values.append(node._saved)
-    return g, node._data, operands, values
-
-
-def _free(node: Node) -> None:
-    node.args = node._locks = node._saved = None
-    data = node._data
-    if not isinstance(data, tuple) and (data.base is None or data.base.flags.writeable):
-        data.setflags(True)
-
-
-def _fit(c: Array, node: Node, a: Node, create_graph: bool) -> Array:
+def _fit(c: Array, node: Node, a: Node) -> Array:
     """A gradient has the shape and the dtype of its value: undo broadcasting and casting."""
     shape, dtype = a._data.shape, a._data.dtype
     if c.shape != shape:
-        if create_graph:
-            state.mode.origin = Origin(a, "unbroadcast", -1)
+        state.mode.origin = Origin(a, "unbroadcast", -1)
         fitted = unbroadcast(c, shape) if c.ndim >= len(shape) else c
         if fitted.shape != shape:
             raise RuntimeError(f"{node.op}: its rule gave a gradient of shape {c.shape} to an argument of {shape}")
         c = fitted
     if c.dtype != dtype:
-        if create_graph:
-            state.mode.origin = Origin(a, "cast", -1)
+        state.mode.origin = Origin(a, "cast", -1)
         c = c.astype(dtype)
     return c
 
@@ -555,42 +522,33 @@ def _seed(output: Any, gradient: Any, create_graph: bool) -> Any:
     return constant(seed) if create_graph else seed
 
 
-def _run(outputs: Any, seeds: Any, inputs: Sequence[Node] | None, create_graph: bool, retain: bool | None) -> Gradients:
+def differentiate(
+    outputs: Any, seeds: Any, inputs: Sequence[Node] | None, create_graph: bool, retain: bool | None
+) -> Gradients:
+    """The gradients of the outputs for the inputs, or for every leaf behind them: each a Tensor of its own."""
     total: Gradients = {}
     for output, gradient in zip(outputs, seeds, strict=True):
         seed = _seed(output, gradient, create_graph)
         total[output] = total[output] + seed if output in total else seed
-    mode = state.mode
-    before = mode.recording, mode.origin, mode.scope
-    mode.recording, mode.scope = create_graph, None
-    try:
+    with Switch(recording=create_graph, scope=None, origin=None):
         found = _walk(total, inputs, create_graph, create_graph if retain is None else retain)
-        return found if create_graph else _deliver(found)
-    finally:
-        mode.recording, mode.origin, mode.scope = before
+    return found if create_graph else _delivered(found)
 
 
-def _deliver(found: Gradients) -> Gradients:
+def _delivered(found: Gradients) -> Gradients:
     """The gradients as Tensors, each with an array of its own: never a view, never shared."""
-    given: set[int] = set()
-    delivered = {}
+    given: dict[int, Node] = {}
     for node, g in found.items():
         array = np.asarray(g)
-        if array.base is not None or not array.flags.writeable or id(array) in given:
+        if id(array) in given or array.base is not None or not array.flags.writeable:
             array = array.copy()
-        given.add(id(array))
-        delivered[node] = constant(array)
-    return delivered
-
-
-def gradients(output: Any, gradient: Any = None, retain: bool | None = None, create_graph: bool = False) -> Gradients:
-    """The gradient of ``output`` for every leaf behind it."""
-    return _run([output], [gradient], None, create_graph, retain)
+        found[node] = given[id(array)] = constant(array)
+    return found
 
 
 def deposit(found: Gradients, create_graph: bool = False) -> None:
     """Add gradients to the ``.grad`` of their leaves."""
-    with enable_grad() if create_graph else no_grad():
+    with Switch(recording=create_graph):
         for leaf, g in found.items():
             leaf._grad = g if leaf._grad is None else leaf._grad + g
 
@@ -631,7 +589,7 @@ def grad(
     seeds = [None] * len(results) if seeds is None else list(seeds)
     if len(seeds) != len(results):
         raise ValueError(f"grad: {len(results)} outputs need as many grad_outputs, got {len(seeds)}")
-    found = _run(results, seeds, wanted, create_graph, retain_graph)
+    found = differentiate(results, seeds, wanted, create_graph, retain_graph)
     for i, a in enumerate(wanted):
         if a not in found and not allow_unused:
             raise RuntimeError(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import ContextDecorator
-from typing import Any, ClassVar, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 
 class Scope(NamedTuple):
@@ -16,41 +16,32 @@ class Scope(NamedTuple):
     parent: Scope | None
 
 
-class Mode:
-    """The switches of one thread."""
-
-    __slots__ = ("origin", "recording", "scope", "watch")
-
-    def __init__(self) -> None:
-        self.recording = True
-        self.scope: Scope | None = None
-        self.origin: Any = None  # under create_graph: why the backward pass is recording
-        self.watch: Callable[..., None] | None = None  # called with every result and every gradient
-
-
 class _State(threading.local):
     def __init__(self) -> None:
-        self.mode = Mode()
+        self.mode = SimpleNamespace(
+            recording=True,
+            scope=None,  # the module call that is running
+            origin=None,  # under create_graph: why the backward pass is recording
+            watch=None,  # called with every result and every gradient
+        )
 
 
 state = _State()
 
 
 class Switch(ContextDecorator):
-    """Sets one field of the mode for a ``with`` block or a decorated function, and may be nested."""
+    """Sets fields of the mode for a ``with`` block or a decorated function, and may be nested."""
 
-    field: ClassVar[str]
-    value: ClassVar[Any]
-
-    def __init__(self) -> None:
-        self._before: list[Any] = []
+    def __init__(self, **fields: Any) -> None:
+        self._fields = fields
+        self._before: list[dict[str, Any]] = []
 
     def __enter__(self) -> None:
-        self._before.append(getattr(state.mode, self.field))
-        setattr(state.mode, self.field, self.value)
+        self._before.append({**vars(state.mode)})
+        vars(state.mode).update(self._fields)
 
     def __exit__(self, *_: object) -> None:
-        setattr(state.mode, self.field, self._before.pop())
+        vars(state.mode).update(self._before.pop())
 
 
 class no_grad(Switch):
@@ -62,18 +53,20 @@ class no_grad(Switch):
     False
     """
 
-    field, value = "recording", False
+    def __init__(self) -> None:
+        super().__init__(recording=False)
 
 
 class enable_grad(Switch):
     """Record again inside a `no_grad` block; a context manager and a decorator like it."""
 
-    field, value = "recording", True
+    def __init__(self) -> None:
+        super().__init__(recording=True)
 
 
 def is_grad_enabled() -> bool:
     """Whether operations are being recorded in this thread."""
-    return state.mode.recording
+    return bool(state.mode.recording)
 
 
 class scope:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .autograd import NUMPY, Array, Node, constant, deposit, gradients
+from .autograd import NUMPY, Array, Node, constant, deposit, differentiate
 from .modes import is_grad_enabled
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Tensor(Node, Operators):
             RuntimeError: nothing here requires gradients, or the graph was freed by an earlier pass.
             ValueError: the seed is missing or has another shape.  No ``.grad`` has changed then.
         """
-        deposit(gradients(self, gradient, retain_graph, create_graph), create_graph)
+        deposit(differentiate([self], [gradient], None, create_graph, retain_graph), create_graph)
 
     def retain_grad(self) -> None:
         """Keep ``.grad`` for this value too, although an operation made it."""

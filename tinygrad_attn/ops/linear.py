@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import PRIMITIVES, Array, Node, derived, primitive
+from ..autograd import PRIMITIVES, Array, derived, primitive
 from .shape import expand_dims, squeeze
 
 
@@ -106,12 +106,17 @@ def _einsum(operands: Sequence[Array], subscripts: str) -> Array:
 
 @_einsum.joint_gradients
 def _einsum_rule(g: Array, out: Array, operands: Sequence[Array], subscripts: str) -> list[Array]:
-    inputs, result = subscripts.split("->")
-    terms = inputs.split(",")
+    *terms, result = subscripts.replace("->", ",").split(",")
     gradients = []
-    for i, term in enumerate(terms):
-        others = ",".join([result, *terms[:i], *terms[i + 1 :]])
-        gradients.append(np.einsum(f"{others}->{term}", g, *operands[:i], *operands[i + 1 :]))
+    for i, (term, x) in enumerate(zip(terms, operands)):
+        names, others = [result, *terms[:i], *terms[i + 1 :]], [g, *operands[:i], *operands[i + 1 :]]
+        known = [dict(zip(name, other.shape)) for name, other in zip(names, others)]
+        # an axis that is summed over without a partner: every place along it gets the same
+        alone = {c: n for c, n in zip(term, x.shape) if all(lengths.get(c, 0) < n for lengths in known)}
+        if alone:
+            names.append("".join(alone))
+            others.append(np.ones(tuple(alone.values()), x.dtype))
+        gradients.append(np.einsum(f"{','.join(names)}->{term}", *others))
     return gradients
 
 
@@ -133,30 +138,20 @@ def einsum(subscripts: str, *operands: Array, optimize: Any = None) -> Array:
     >>> ta.einsum("ij,ij->i", ta.Tensor([[1.0, 2.0]]), ta.Tensor([[3.0, 4.0]]))
     Tensor([11.])
     """
-    tensors: list[Any] = [x if isinstance(x, Node) else Node.result_type(x) for x in operands]
     inputs, arrow, result = subscripts.replace(" ", "").partition("->")
     terms = inputs.split(",")
-    if len(terms) != len(tensors):
-        shapes = [x.shape for x in tensors]
-        raise ValueError(f"einsum: {subscripts!r} names {len(terms)} operands, got {len(tensors)} of shapes {shapes}")
+    if len(terms) != len(operands):
+        shapes = [np.shape(x) for x in operands]
+        raise ValueError(f"einsum: {subscripts!r} names {len(terms)} operands, got {len(operands)} of shapes {shapes}")
     spare = "".join(c for c in ascii_uppercase if c not in subscripts)  # the last of them name the axes of the dots
     dots = ""
-    for i, (term, x) in enumerate(zip(terms, tensors, strict=True)):
-        hidden = x.ndim - len(term.replace("...", ""))
-        if hidden < 0 or (hidden and "..." not in term):
-            raise ValueError(f"einsum: {term!r} does not name the axes of shape {x.shape} in {subscripts!r}")
-        dots = max(dots, spare[len(spare) - hidden :], key=len)
-        terms[i] = term.replace("...", spare[len(spare) - hidden :])
+    for i, (term, x) in enumerate(zip(terms, operands)):
+        hidden = spare[len(spare) - np.ndim(x) + len(term.replace("...", "")) :]
+        terms[i] = term.replace("...", hidden)
+        if "..." in term:
+            dots = max(dots, hidden, key=len)
         if len(set(terms[i])) < len(terms[i]):
             raise ValueError(f"einsum: {term!r} repeats a letter; take the diagonal first")
     letters = "".join(terms)
-    once = {c for c in letters if letters.count(c) == 1}
-    result = result.replace("...", dots) if arrow else dots + "".join(sorted(once - set(dots)))
-    lengths = {c: n for term, x in zip(terms, tensors) for c, n in zip(term, x.shape) if n != 1}
-    for i, (term, x) in enumerate(zip(terms, tensors)):
-        full = tuple(lengths.get(c, n) if n == 1 else n for c, n in zip(term, x.shape))
-        alone = tuple(axis for axis, c in enumerate(term) if c in once and c not in result)  # summed before all else
-        stretched = x.broadcast_to(full) if full != x.shape else x
-        tensors[i] = stretched.sum(alone) if alone else stretched
-        terms[i] = "".join(c for axis, c in enumerate(term) if axis not in alone)
-    return _einsum(tuple(tensors), ",".join(terms) + "->" + result)
+    once = sorted(c for c in set(letters) - set(dots) if letters.count(c) == 1)
+    return _einsum(operands, f"{','.join(terms)}->{result.replace('...', dots) if arrow else dots + ''.join(once)}")

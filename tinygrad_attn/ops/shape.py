@@ -183,7 +183,7 @@ def split(x: Array, sections: int | Sequence[int], axis: int = 0) -> Sequence[Ar
     return [x[(*before, slice(*piece))] for piece in pairwise([0, *cuts, n])]  # np.split takes three times as long
 
 
-split.many = split.special = True
+split.many = True
 split.gradients(x=lambda gs, out, x, sections, axis: np.concatenate(gs, axis))
 split.remedy = lambda x, sections, axis: "The pieces must be equal, or give the positions to cut at"
 
