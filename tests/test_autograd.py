@@ -568,7 +568,7 @@ def test_a_tensor_is_the_node_of_the_graph():
 
 def test_scope_and_origin_are_recorded():
     x = T([1.0, 2.0])
-    with modes.scope("", "Block"), modes.scope("attn", "SelfAttention"):
+    with modes.Switch(scope=modes.Scope("attn", "SelfAttention", modes.Scope("", "Block", None))):
         y = x * x
     assert (y.scope.name, y.scope.kind, y.scope.parent.kind, y.scope.parent.parent) == (
         "attn",

@@ -17,6 +17,7 @@ import inspect
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import count
 from operator import attrgetter
 from types import MethodType
@@ -126,6 +127,7 @@ NUMPY: dict[Any, Callable[..., Any]] = {}  # NumPy's function or ufunc -> ours
 _READY = {float, int, bool, str, tuple, type(None)}  # arguments that are taken as they are
 
 
+@dataclass(eq=False, repr=False)
 class Primitive:
     """An operation: its forward on arrays, and a rule for the gradient of each argument that can have one.
 
@@ -136,29 +138,27 @@ class Primitive:
     the world of what it is given, so arrays give an array, Tensors a Tensor, placeholders a placeholder.
     """
 
-    def __init__(
-        self, forward: Rule, saves: Rule | None = None, variadic: bool = False, promotes: bool = False
-    ) -> None:
-        parameters = [p.replace(annotation=p.empty) for p in inspect.signature(forward).parameters.values()]
-        parameters = parameters[:-1] if saves else parameters
-        self.forward = forward
-        self.saves = saves  # intermediates that forward and rules share: one more argument, a tuple
-        self.variadic = variadic  # the first argument is a sequence of operands
-        self.promotes = promotes  # operands broadcast elementwise, and scalars and integers are weak
-        self.many = False  # the forward gives several arrays
+    forward: Rule
+    saves: Rule | None = None  # intermediates that forward and rules share: one more argument, a tuple
+    variadic: bool = False  # the first argument is a sequence of operands
+    promotes: bool = False  # operands broadcast elementwise, and scalars and integers are weak
+    packs: bool = False  # the tuple may come as separate arguments too: x.reshape(2, 3)
+    many: bool = False  # the forward gives several arrays
+    by_position: tuple[Any, ...] = ()
+    joint: Rule | None = None
+    rewrite: Callable[..., Any] | None = None  # another way to the result, or an error, before anything is recorded
+    remedy: Callable[..., str] | None = None  # what to do about arguments that do not fit
+
+    def __post_init__(self) -> None:
+        parameters = [p.replace(annotation=p.empty) for p in inspect.signature(self.forward).parameters.values()]
+        parameters = parameters[:-1] if self.saves else parameters
         self.__signature__ = self.signature = inspect.Signature(parameters)
         self.params = tuple(p.name for p in parameters)
         self.defaults = tuple(p.default for p in parameters)
         self.required = self.defaults.count(inspect.Parameter.empty)
-        self.operands: tuple[int, ...] = () if variadic else (0,)
-        self.rules: dict[str, Rule] = {}
-        self.by_position: tuple[Any, ...] = ()
-        self.joint: Rule | None = None
-        self.differentiable = False
-        self.rewrite: Callable[..., Any] | None = None
-        self.remedy: Callable[..., str] | None = None
-        self.name = forward.__name__
-        functools.update_wrapper(self, forward)
+        self.operands: tuple[int, ...] = () if self.variadic else (0,)
+        self.name = self.forward.__name__
+        functools.update_wrapper(self, self.forward)
 
     def __repr__(self) -> str:
         return f"{self.name}{self.signature}"
@@ -168,15 +168,12 @@ class Primitive:
 
     def gradients(self, **rules: Rule) -> None:
         """State one rule per differentiable argument, named by the argument."""
-        self.rules = rules
         self.operands = tuple(i for i, name in enumerate(self.params) if name in rules)
         self.by_position = tuple(rules.get(name) for name in self.params)
-        self.differentiable = True
 
     def joint_gradients(self, rule: Rule) -> Rule:
         """State one rule that gives the gradients of all operands, in order, where they share their work."""
         self.joint = rule
-        self.differentiable = True
         return rule
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -196,6 +193,8 @@ class Primitive:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments in order, operands lifted to Tensors; scalars stay scalars, which are weak."""
+        if self.packs and len(args) > 2:
+            args = (args[0], args[1:])
         if not kwargs and self.required <= len(args) <= len(self.params):
             args += self.defaults[len(args) :]
         else:
@@ -216,20 +215,15 @@ class Primitive:
                 tracked = tracked or i in self.operands
                 if a._requires_grad and i not in self.operands:
                     raise TypeError(f"{self.name}: {self.params[i]} has no gradient here; detach() it")
-            elif a.__class__ not in _READY:
-                bound[i] = self._lift(i, a)
+            elif isinstance(a, (np.ndarray, np.generic)) and not (a.ndim and i in self.operands):
+                bound[i] = a.copy() if a.ndim else a.item()  # a mask or an index of the graph's own; a weak number
+            elif a.__class__ not in _READY and i in self.operands:
+                bound[i] = Node.result_type(a)
         if not tracked:  # numbers alone: they become Tensors of their own dtype
             for i in self.operands:
                 if args[i] is not None:
                     bound[i] = Node.result_type(args[i])
         return tuple(bound)
-
-    def _lift(self, position: int, a: Any) -> Any:
-        if isinstance(a, np.generic) or (isinstance(a, np.ndarray) and a.ndim == 0):
-            return a.item()
-        if position not in self.operands:  # a mask, an index: the graph keeps its own copy
-            return a.copy() if isinstance(a, np.ndarray) and a.flags.writeable else a
-        return Node.result_type(a)
 
     def explain(self, error: Exception, values: Sequence[Any]) -> Exception:
         """The error of a failed forward, with the operation, the shapes and the remedy in it."""
@@ -345,7 +339,7 @@ def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
     node: Node = constant(out)
     if mode.watch is not None:
         mode.watch(node, op, values, out, "result")
-    if wanted and mode.recording and op.differentiable:
+    if wanted and mode.recording and (op.by_position or op.joint):
         node._requires_grad = True
         node.op = op
         node.args = args
@@ -440,7 +434,8 @@ def _walk(seeds: Gradients, inputs: Sequence[Node] | None, create_graph: bool, r
             if op is None:
                 continue
         args: Any = node.args
-        operands, out, values = args[0] if op.variadic else args, node._data, node._values
+        values: Any = node._values
+        operands, out = args[0] if op.variadic else args, node._data
         if op is part:  # the bundle waits for the gradients of all its parts
             bundle, i = operands
             gradients.setdefault(bundle, [None] * len(bundle._data))[i] = g
@@ -504,18 +499,17 @@ def _seed(output: Any, gradient: Any, create_graph: bool) -> Any:
             " requires_grad=True, and check that it was not computed under no_grad() or from detached values"
         )
     data = output._data
-    if gradient is None:
-        if data.size != 1:
-            raise ValueError(
-                f"backward: an output of shape {data.shape} needs a gradient of that shape; reduce it to one"
-                " number first (.sum() or .mean()), or pass the seed"
-            )
+    if gradient is None and data.size == 1:
         gradient = np.ones_like(data)
     array = gradient._data if isinstance(gradient, Node) else np.asarray(gradient)
+    if gradient is None or array.shape != data.shape:
+        given = "none" if gradient is None else f"one of shape {array.shape}"
+        raise ValueError(
+            f"backward: an output of shape {data.shape} needs a gradient of that shape, got {given}; reduce it to"
+            " one number first (.sum() or .mean()), or pass the seed"
+        )
     if array.dtype.kind not in "fiub":
         raise TypeError(f"backward: a gradient of dtype {array.dtype} is not numeric")
-    if array.shape != data.shape:
-        raise ValueError(f"backward: the gradient has shape {array.shape}, but the output has shape {data.shape}")
     if create_graph and isinstance(gradient, Node):
         return gradient if array.dtype == data.dtype else gradient.astype(data.dtype)  # type: ignore[attr-defined]
     seed = array.astype(data.dtype)

@@ -67,19 +67,3 @@ class enable_grad(Switch):
 def is_grad_enabled() -> bool:
     """Whether operations are being recorded in this thread."""
     return bool(state.mode.recording)
-
-
-class scope:
-    """``with scope(name, kind):`` marks what is recorded inside as belonging to one call of a module."""
-
-    __slots__ = ("_before", "_entry")
-
-    def __init__(self, name: str, kind: str) -> None:
-        self._before = state.mode.scope
-        self._entry = Scope(name, kind, self._before)
-
-    def __enter__(self) -> None:
-        state.mode.scope = self._entry
-
-    def __exit__(self, *_: object) -> None:
-        state.mode.scope = self._before

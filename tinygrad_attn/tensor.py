@@ -12,27 +12,20 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from .autograd import NUMPY, Array, Node, constant, deposit, differentiate
 from .modes import is_grad_enabled
 
-if TYPE_CHECKING:
-    from numpy.lib.mixins import NDArrayOperatorsMixin as Operators
-else:
-    Operators = object  # they are attached where operations are declared
-
 # What NumPy may compute from the bare arrays: nothing here has a gradient.
-_PLAIN = {
-    getattr(np, name)
-    for name in """
-    argmin argsort sign signbit floor ceil round around isfinite isnan isinf allclose isclose array_equal any
-    all count_nonzero shape ndim size zeros_like ones_like empty_like full_like result_type logical_and logical_or
-    logical_not array_repr array_str array2string may_share_memory shares_memory
-    """.split()
-}
+_PLAIN = """
+argmin argsort sign signbit floor ceil round around isfinite isnan isinf allclose isclose array_equal any all
+count_nonzero shape ndim size zeros_like ones_like empty_like full_like result_type logical_and logical_or logical_not
+bitwise_and bitwise_or bitwise_xor invert array_repr array_str array2string may_share_memory shares_memory
+""".split()
 
 
-class Tensor(Node, Operators):
+class Tensor(Node, NDArrayOperatorsMixin):
     """An array that can remember how it was made, so that `backward` can find its gradient.
 
     Args:
@@ -58,13 +51,7 @@ class Tensor(Node, Operators):
 
     # ------------------------------------------------------------------------------------ data and gradient
 
-    @property
-    def requires_grad(self) -> bool:
-        """Whether gradients flow to this value."""
-        return self._requires_grad
-
-    @requires_grad.setter
-    def requires_grad(self, wanted: bool) -> None:
+    def _set_requires_grad(self, wanted: bool) -> None:
         if wanted and self._data.dtype.kind != "f":
             raise TypeError(f"only floats can require gradients, not {self._data.dtype}: pass dtype=np.float32")
         if self.op is not None and not wanted:
@@ -93,17 +80,16 @@ class Tensor(Node, Operators):
             raise ValueError(f"a gradient of shape {grad.shape} does not fit a tensor of shape {self.shape}")
         self._grad = grad
 
+    requires_grad = property(
+        attrgetter("_requires_grad"), _set_requires_grad, doc="Whether gradients flow to this value."
+    )
+    is_leaf = property(lambda self: self.op is None, doc="Whether no operation made this value.")
     data = property(attrgetter("_data"), _set_data, doc="The array; read-only while a graph needs it.")
     grad = property(attrgetter("_grad"), _set_grad, doc="The gradient, a Tensor; None before any backward pass.")
     shape = property(attrgetter("_data.shape"), doc="The length of each axis.")
     dtype = property(attrgetter("_data.dtype"), doc="The NumPy dtype.")
     ndim = property(attrgetter("_data.ndim"), doc="The number of axes.")
     size = property(attrgetter("_data.size"), doc="The number of elements.")
-
-    @property
-    def is_leaf(self) -> bool:
-        """Whether no operation made this value."""
-        return self.op is None
 
     def numpy(self) -> Any:
         """The array itself, not a copy; read-only while a graph needs it."""
@@ -191,9 +177,7 @@ class Tensor(Node, Operators):
         return len(self._data)
 
     def __iter__(self) -> Iterator[Tensor]:
-        if not self._data.ndim:
-            raise TypeError("iteration over a 0-d tensor")
-        return (self[i] for i in range(len(self._data)))
+        return (self[i] for i in range(len(self)))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise TypeError(
@@ -251,7 +235,7 @@ def _dispatch(function: Any, args: Any, kwargs: Any) -> Any:
     """NumPy's function on Tensors: ours of the same name, or NumPy's own where no gradient exists."""
     if function in NUMPY:
         return NUMPY[function](*args, **kwargs)
-    if function in _PLAIN:
+    if function.__name__ in _PLAIN:
         return function(*map(_bare, args), **{k: _bare(v) for k, v in kwargs.items()})
     raise TypeError(
         f"np.{function.__name__} has no gradient rule here; it works on .numpy(), which cuts the graph, or"

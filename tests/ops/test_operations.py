@@ -453,7 +453,7 @@ def test_every_operation_with_a_gradient_has_a_line_here():
                 seen.add(node.op.name)
                 operands = [b for a in node.args for b in (a if isinstance(a, tuple) else [a])]
                 waiting += [a for a in operands if isinstance(a, ta.Tensor)]
-    missing = {name for name, op in PRIMITIVES.items() if op.rules or op.joint} - seen
+    missing = {name for name, op in PRIMITIVES.items() if op.by_position or op.joint} - seen
     assert not missing
 
 

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from ..modes import scope
+from ..modes import Scope, state
 from ..tensor import Tensor
 
 Kind = TypeVar("Kind")
@@ -60,9 +60,14 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} has no forward: define what calling it computes")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """`forward`, inside a scope that tells recorded operations which module call they belong to."""
-        with scope(self._name, type(self).__name__):
+        """`forward`, in a scope that tells recorded operations which module call they belong to."""
+        mode = state.mode
+        before = mode.scope
+        mode.scope = Scope(self._name, type(self).__name__, before)
+        try:
             return self.forward(*args, **kwargs)
+        finally:
+            mode.scope = before
 
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

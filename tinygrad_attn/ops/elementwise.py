@@ -1,7 +1,5 @@
 """Operations on each element by itself; operands broadcast, and the engine undoes that in the gradient."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..autograd import Array, constant, derived, primitive

@@ -1,7 +1,5 @@
 """Reading elements by index; the gradient is added into zeros at the same index, repeats included."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The fused operations of neural networks, stable at the extremes, with closed-form rules."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 
@@ -177,9 +175,7 @@ def layer_norm(x: Array, weight: Array = None, bias: Array = None, eps: float = 
 
 
 @layer_norm.joint_gradients
-def _layer_norm_rule(
-    g: Array, out: Array, x: Array, weight: Array, bias: Array, eps: float, saved: Any
-) -> tuple[Array, ...]:
+def _layer_norm_rule(g: Array, out: Array, x: Array, weight: Array, bias: Array, eps: float, saved: Any) -> Any:
     normal, scale = saved
     dn = g if weight is None else g * weight
     n = x.shape[-1]
@@ -217,8 +213,8 @@ def dropout(x: Array, p: float = 0.5, *, rng: np.random.Generator | None = None,
         return masked_fill(x, True, 0)
     if not isinstance(rng, np.random.Generator):
         raise TypeError(f"dropout: needs rng=np.random.default_rng(seed) to draw from, got {rng!r}")
-    keep = (rng.random(x.shape, dtype=np.float32) >= p) / np.asarray(1 - p, x.dtype)
-    return multiply(x, constant(keep.astype(x.dtype, copy=False)))
+    keep = rng.random(x.shape, dtype=np.float32) >= p
+    return multiply(x, constant(keep / x.dtype.type(1 - p)))
 
 
 def attention_weights(q: Array, k: Array, mask: Array, scale: float) -> Array:
@@ -267,9 +263,7 @@ def attention(q: Array, k: Array, v: Array, mask: Array, scale: float, saved: An
 
 
 @attention.joint_gradients
-def _attention_rule(
-    g: Array, out: Array, q: Array, k: Array, v: Array, mask: Array, scale: float, saved: Any
-) -> tuple[Array, ...]:
+def _attention_rule(g: Array, out: Array, q: Array, k: Array, v: Array, mask: Array, scale: float, saved: Any) -> Any:
     dq, dk, dv = [], [], []
     for queries, keys, weights in saved:
         dout = _part(g, queries)

@@ -1,7 +1,5 @@
 """Operations that only move elements: the gradient is moved back the same way."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
@@ -10,17 +8,7 @@ import numpy as np
 from ..autograd import Array, Node, derived, primitive
 
 
-def _varargs(op: object) -> None:
-    """Let the method take its tuple as separate arguments too: ``x.reshape(2, 3)``."""
-
-    def method(self: Node, *args: object, **kwargs: object) -> object:
-        return op(self, *([args] if len(args) > 1 else args), **kwargs)  # type: ignore[operator]
-
-    method.__name__, method.__doc__ = op.name, op.__doc__  # type: ignore[attr-defined]
-    setattr(Node.result_type, op.name, method)  # type: ignore[attr-defined]
-
-
-@primitive(numpy=np.reshape, method=None)
+@primitive(numpy=np.reshape, packs=True)
 def reshape(x: Array, shape: int | tuple[int, ...]) -> Array:
     """The same elements in another shape; one length may be -1.
 
@@ -34,10 +22,9 @@ def reshape(x: Array, shape: int | tuple[int, ...]) -> Array:
 
 
 reshape.gradients(x=lambda g, out, x, shape: g.reshape(x.shape))
-_varargs(reshape)
 
 
-@primitive(numpy=np.transpose, method=None)
+@primitive(numpy=np.transpose, packs=True)
 def transpose(x: Array, axes: tuple[int, ...] | None = None) -> Array:
     """The axes in another order (None: reversed); the gradient's in the inverse one.
 
@@ -57,7 +44,6 @@ def _inverse(axes: tuple[int, ...] | None) -> tuple[int, ...] | None:
 
 transpose.gradients(x=lambda g, out, x, axes: np.transpose(g, _inverse(axes)))
 transpose.remedy = lambda x, axes: f"Name all {np.ndim(x)} axes in their new order, or use swapaxes for two"
-_varargs(transpose)
 
 
 @primitive(numpy=np.swapaxes)
@@ -112,7 +98,7 @@ def expand_dims(x: Array, axis: int | tuple[int, ...]) -> Array:
 expand_dims.gradients(x=lambda g, out, x, axis: g.reshape(x.shape))
 
 
-@primitive(numpy=np.broadcast_to, method=None)
+@primitive(numpy=np.broadcast_to, packs=True)
 def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
     """``x`` repeated to ``shape`` without copying; the engine sums the gradient over the repeats.
 
@@ -126,7 +112,6 @@ def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 broadcast_to.gradients(x=lambda g, out, x, shape: g)  # the engine un-broadcasts
-_varargs(broadcast_to)
 
 
 @primitive(numpy=np.concatenate, method=None, variadic=True)
