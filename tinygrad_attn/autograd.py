@@ -51,7 +51,6 @@ _numbers = count(1)
 class Lock:
     """Keeps an array and its views read-only while some graph holds this object: writing raises at the writing line."""
 
-    __slots__ = ("__weakref__", "arrays")
     alive: ClassVar[dict[int, weakref.ref[Lock]]] = {}  # by the array that owns the memory
     mutex: ClassVar[threading.RLock] = threading.RLock()  # graphs of several threads may share parameters
 
@@ -59,6 +58,18 @@ class Lock:
         self.arrays = [owner]
         owner.setflags(False)
         self.alive[id(owner)] = weakref.ref(self)
+
+    @classmethod
+    def of(cls, array: Array) -> Lock | None:
+        """The lock on the memory of an array; None where it cannot be written to anyway."""
+        owner = array.base if array.base.__class__ is np.ndarray else array
+        with cls.mutex:
+            reference = cls.alive.get(id(owner))
+            lock = reference() if reference is not None else cls(owner) if owner.flags.writeable else None
+            if lock is not None and array is not owner and array.flags.writeable:
+                array.setflags(False)
+                lock.arrays.append(array)
+        return lock
 
     def __del__(self) -> None:
         with self.mutex:
@@ -78,7 +89,6 @@ class Node:
     _grad: Any
     _requires_grad: bool
     _retains_grad: bool
-    _lock: weakref.ref[Lock] | None  # on a leaf's array, while some graph needs it
     _locks: list[Lock] | None  # those that this value's operation holds on its arguments
     _values: tuple[Any, ...] | None  # what the forward was called with, for the rules
     _source: str  # the user's line, where a watcher asked for it
@@ -91,23 +101,6 @@ class Node:
     __slots__ = (*__annotations__, "__weakref__")
     result_type: ClassVar[type[Any]]
 
-    def _hold(self) -> Lock | None:
-        """The lock that a graph keeps while it needs this leaf's array."""
-        lock = self._lock() if self._lock is not None else None
-        if lock is not None:
-            return lock
-        with Lock.mutex:
-            array, base = self._data, self._data.base
-            owner = base if base.__class__ is np.ndarray else array
-            reference = Lock.alive.get(id(owner))
-            lock = reference() if reference is not None else Lock(owner) if owner.flags.writeable else None
-            if lock is not None:
-                if array is not owner and array.flags.writeable:
-                    array.setflags(False)
-                    lock.arrays.append(array)
-                self._lock = weakref.ref(lock)
-        return lock
-
 
 def constant(data: Array, node: Any = None) -> Any:
     """A Tensor around an array that nobody else writes to, with no history (or ``node``, made into one)."""
@@ -115,7 +108,7 @@ def constant(data: Array, node: Any = None) -> Any:
     node._data = data
     node._requires_grad = node._retains_grad = False
     node._grad = node.name = node.op = node.args = node._values = None
-    node._lock = node._locks = node.scope = node.origin = None
+    node._locks = node.scope = node.origin = None
     node.index = 0
     return node
 
@@ -144,6 +137,7 @@ class Primitive:
     promotes: bool = False  # operands broadcast elementwise, and scalars and integers are weak
     packs: bool = False  # the tuple may come as separate arguments too: x.reshape(2, 3)
     many: bool = False  # the forward gives several arrays
+    operands: tuple[int, ...] = (0,)  # the positions of the arguments that become Tensors
     by_position: tuple[Any, ...] = ()
     joint: Rule | None = None
     rewrite: Callable[..., Any] | None = None  # another way to the result, or an error, before anything is recorded
@@ -156,7 +150,6 @@ class Primitive:
         self.params = tuple(p.name for p in parameters)
         self.defaults = tuple(p.default for p in parameters)
         self.required = self.defaults.count(inspect.Parameter.empty)
-        self.operands: tuple[int, ...] = () if self.variadic else (0,)
         self.name = self.forward.__name__
         functools.update_wrapper(self, self.forward)
 
@@ -231,9 +224,7 @@ class Primitive:
             return error
         operands = values[0] if self.variadic else [values[i] for i in self.operands]
         shapes = " and ".join(str(np.shape(a)) for a in operands)
-        others = [
-            i for i in range(self.variadic, len(self.params)) if i not in self.operands and np.ndim(values[i]) < 2
-        ]
+        others = [i for i in range(len(self.params)) if i not in self.operands and np.ndim(values[i]) < 2]
         given = "".join(f", {self.params[i]}={values[i]!r}" for i in others)
         remedy = f". {self.remedy(*values[: len(self.params)])}" if self.remedy else ""
         kind = TypeError if isinstance(error, TypeError) else type(error)  # NumPy's own kinds take other arguments
@@ -267,11 +258,10 @@ def primitive(
     *, numpy: Any = (), method: str | None = "", operators: Sequence[str] = (), **options: Any
 ) -> Callable[[Callable[..., Any]], Primitive]:
     """Declare an operation: the function, the Tensor's method and operators, and the NumPy names, at once."""
-    names = derived(numpy=numpy, method=method, operators=operators)
 
     def declare(forward: Callable[..., Any]) -> Primitive:
         op = PRIMITIVES[forward.__name__] = Primitive(forward, **options)
-        return names(op)
+        return derived(numpy=numpy, method=method, operators=operators)(op)
 
     return declare
 
@@ -348,7 +338,7 @@ def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
         node.origin = mode.origin
         node.index = next(_numbers)
         if leaves:
-            node._locks = [lock for leaf in leaves if (lock := leaf._hold()) is not None]
+            node._locks = [lock for leaf in leaves if (lock := Lock.of(leaf._data)) is not None]
         if not op.many:
             out.setflags(False)
     return [apply(part, (node, i)) for i in range(len(out))] if op.many else node
@@ -381,7 +371,7 @@ def unbroadcast(g: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _ancestors(roots: Iterable[Node]) -> list[Node]:
-    """Every value behind the roots that wants a gradient, in recording order, leaves first."""
+    """Every value behind the roots that an operation made and that wants a gradient, in recording order."""
     seen = set(roots)
     stack = list(seen)
     while stack:
@@ -397,15 +387,15 @@ def _ancestors(roots: Iterable[Node]) -> list[Node]:
             if isinstance(a, Node) and a._requires_grad and a not in seen:
                 seen.add(a)
                 stack.append(a)
-    return sorted(seen, key=attrgetter("index"))
+    return sorted((node for node in seen if node.op is not None), key=attrgetter("index"))
 
 
 def _on_path(order: list[Node], inputs: Iterable[Node]) -> set[Node]:
     """The inputs and those of ``order`` that they lead to: the only ones whose gradient is worth computing."""
     needed = set(inputs)
     for node in order:
-        args: Any = node.args or ()
-        if any(isinstance(a, Node) and a in needed for a in (args[0] if node.op and node.op.variadic else args)):
+        args: Any = node.args
+        if any(isinstance(a, Node) and a in needed for a in (args[0] if node.op.variadic else args)):  # type: ignore
             needed.add(node)
     return needed
 
@@ -428,11 +418,9 @@ def _walk(seeds: Gradients, inputs: Sequence[Node] | None, create_graph: bool, r
         g = gradients.pop(node, None)
         if g is None:
             continue
-        op = node.op
-        if op is None or node._retains_grad or node in kept:
+        op: Any = node.op
+        if node._retains_grad or node in kept:
             found[node] = g
-            if op is None:
-                continue
         args: Any = node.args
         values: Any = node._values
         operands, out = args[0] if op.variadic else args, node._data
@@ -471,7 +459,7 @@ def _walk(seeds: Gradients, inputs: Sequence[Node] | None, create_graph: bool, r
             node.args = node._values = node._locks = None
             if not op.many and (node._data.base is None or node._data.base.flags.writeable):
                 node._data.setflags(True)
-    return found
+    return found | gradients  # what is left belongs to leaves
 
 
 def _fit(c: Array, node: Node, a: Node) -> Array:
@@ -516,9 +504,7 @@ def _seed(output: Any, gradient: Any, create_graph: bool) -> Any:
     return constant(seed) if create_graph else seed
 
 
-def differentiate(
-    outputs: Any, seeds: Any, inputs: Sequence[Node] | None, create_graph: bool, retain: bool | None
-) -> Gradients:
+def differentiate(outputs: Any, seeds: Any, inputs: Any, create_graph: bool, retain: bool | None) -> Gradients:
     """The gradients of the outputs for the inputs, or for every leaf behind them: each a Tensor of its own."""
     total: Gradients = {}
     for output, gradient in zip(outputs, seeds, strict=True):
@@ -593,7 +579,7 @@ def grad(
     return result[0] if isinstance(inputs, Node) else result
 
 
-@primitive(method=None)
+@primitive(method=None, operands=())
 def part(bundle: Any, i: int) -> Array:
     """Output ``i`` of an operation with many outputs, such as split.
 
@@ -604,4 +590,3 @@ def part(bundle: Any, i: int) -> Array:
 
 
 part.gradients(bundle=lambda g, out, bundle, i: g)
-part.operands = ()  # the backward pass takes care of the bundle

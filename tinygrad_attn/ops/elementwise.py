@@ -462,7 +462,7 @@ def _comparison(function: np.ufunc, operator: str, sign: str) -> None:
 
     compare.__name__ = function.__name__
     compare.__doc__ = str(compare.__doc__).format(sign=sign, example=function([1, 2, 3], 2).tolist())
-    primitive(numpy=function, operators=[operator])(compare).operands = (0, 1)
+    primitive(numpy=function, operators=[operator], operands=(0, 1))(compare)
 
 
 _comparison(np.equal, "eq", "==")

@@ -133,10 +133,8 @@ def cross_entropy(
     return losses if reduction == "none" else np.add.reduce(losses, axis=None)
 
 
-def _cross_entropy_rule(
-    g: Array, out: Array, logits: Array, targets: Array, ignore_index: int, reduction: str, saved: Any
-) -> Array:
-    logp, targets, share = saved
+def _cross_entropy_rule(g: Array, out: Array, logits: Array, *arguments: Any) -> Array:
+    *_, (logp, targets, share) = arguments
     one_hot = targets[..., None] == np.arange(logits.shape[-1])
     return np.expand_dims(g * share, -1) * (np.exp(logp) - one_hot)
 
@@ -151,7 +149,7 @@ def _standardized(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Arr
     return centred * scale, scale
 
 
-@primitive(saves=_standardized)
+@primitive(saves=_standardized, operands=(0, 1, 2))
 def layer_norm(x: Array, weight: Array = None, bias: Array = None, eps: float = 1e-5, saved: Any = None) -> Array:
     """Each row with mean 0 and variance 1, then times ``weight`` plus ``bias``.
 
@@ -181,9 +179,6 @@ def _layer_norm_rule(g: Array, out: Array, x: Array, weight: Array, bias: Array,
     n = x.shape[-1]
     dx = scale * (dn - sum.of(dn, -1, True) / n - normal * (np.vecdot(dn, normal)[..., None] / n))
     return dx, g * normal, g
-
-
-layer_norm.operands = (0, 1, 2)
 
 
 def _one_row(x: Array, weight: Array, bias: Array, eps: float) -> None:
@@ -240,7 +235,7 @@ def _part(x: Array, positions: Any) -> Array:
     return x if positions is ... else x[..., positions, :]
 
 
-@primitive(method=None, saves=_block_weights)
+@primitive(method=None, saves=_block_weights, operands=(0, 1, 2))
 def attention(q: Array, k: Array, v: Array, mask: Array, scale: float, saved: Any) -> Array:
     """``softmax(q kT scale) v`` in one operation, which passes over the blocks of pairs that ``mask`` blocks.
 
@@ -284,6 +279,3 @@ def _overlaid(a: Array, b: Array) -> Array:
     short, long = sorted((a, b), key=lambda x: x.shape[-2])
     n = short.shape[-2]
     return np.concatenate([short + long[..., :n, :], long[..., n:, :]], axis=-2)
-
-
-attention.operands = (0, 1, 2)
