@@ -63,7 +63,9 @@ def test_the_rule_in_a_docstring_is_the_rule_that_runs(op):
     """The rule printed from its own code; a docstring may break it into lines, and may not differ otherwise."""
     (stated,) = re.findall(r"^Rule:(.*?)(?=^\S|\n\n|\Z)", inspect.getdoc(op), re.MULTILINE | re.DOTALL)
     stated = [" ".join(rule.split()) for rule in re.split(r"\n(?=\s+d\w+ = )", stated)]
-    assert stated == ta.viz.formula(op).splitlines()[1:] or (stated[0].startswith("none") and not (op.by_position or op.joint))
+    assert stated == ta.viz.formula(op).splitlines()[1:] or (
+        stated[0].startswith("none") and not (op.by_position or op.joint)
+    )
 
 
 def test_help_on_an_operation_shows_its_call_and_its_docstring():

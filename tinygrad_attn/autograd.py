@@ -414,16 +414,14 @@ def _walk(seeds: Gradients, inputs: Sequence[Node] | None, create_graph: bool, r
     owned: set[Node] = set()  # whose running sum is an array of ours, to be added to in place
     found: Gradients = {}
     while order:
-        node = order.pop()
+        node: Any = order.pop()
         g = gradients.pop(node, None)
         if g is None:
             continue
-        op: Any = node.op
+        op, args, out, values = node.op, node.args, node._data, node._values
         if node._retains_grad or node in kept:
             found[node] = g
-        args: Any = node.args
-        values: Any = node._values
-        operands, out = args[0] if op.variadic else args, node._data
+        operands = args[0] if op.variadic else args
         if op is part:  # the bundle waits for the gradients of all its parts
             bundle, i = operands
             gradients.setdefault(bundle, [None] * len(bundle._data))[i] = g

@@ -1,7 +1,5 @@
 """What is switched on in this thread: recording, the module call that is running, a watcher of every operation."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import ContextDecorator
 from types import SimpleNamespace
@@ -13,7 +11,7 @@ class Scope(NamedTuple):
 
     name: str
     kind: str
-    parent: Scope | None
+    parent: "Scope | None"
 
 
 class _State(threading.local):

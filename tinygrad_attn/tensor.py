@@ -107,8 +107,7 @@ class Tensor(Node, NDArrayOperatorsMixin):
 
     def detach(self) -> Tensor:
         """The same array, cut off from the graph."""
-        cut: Tensor = constant(self._data)
-        cut.name = self.name
+        cut: Tensor = constant(self._data).named(self.name)
         return cut
 
     def copy(self) -> Tensor:
@@ -279,7 +278,5 @@ def _holds_tracked(data: Any) -> bool:
 def _is_python(data: Any) -> bool:
     """Whether the numbers are Python's own, which have no dtype to keep."""
     while isinstance(data, (list, tuple)):
-        if not data:
-            return True
-        data = data[0]
+        data = data[0] if data else 0.0
     return not isinstance(data, (np.ndarray, np.generic, Node)) and not hasattr(data, "__array__")

@@ -32,6 +32,13 @@ def test_arguments_stand_with_operands_by_number():
     assert joined.operands == (0, 1)
 
 
+def test_pieces_of_a_named_value_may_have_different_lengths():
+    x = leaf("x")
+    assert [n.shape for n in trace(x.split([1])).nodes] == [(2, 2), (2,), (1, 2), (1, 2)]
+    x = ta.Tensor(np.ones(3), requires_grad=True, name="x")
+    assert [n.shape for n in trace(x.split([1])).nodes] == [(3,), (2,), (1,), (2,)]
+
+
 def test_kinds_tell_leaves_apart():
     layer = ta.nn.Linear(2, 2, rng=np.random.default_rng(0))
     x, known, bare = leaf("x"), ta.Tensor(np.ones((2, 2)), name="known"), ta.Tensor(np.ones((2, 2)))

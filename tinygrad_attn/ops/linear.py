@@ -119,6 +119,7 @@ def _einsum_rule(g: Array, out: Array, operands: Sequence[Array], subscripts: st
 
 
 _einsum.name = "einsum"
+_einsum.remedy = lambda operands, subscripts: f"The letters describe {subscripts.count(',') + 1} operands"
 PRIMITIVES["einsum"] = PRIMITIVES.pop("_einsum")
 
 
@@ -138,9 +139,6 @@ def einsum(subscripts: str, *operands: Array, optimize: Any = None) -> Array:
     """
     inputs, arrow, result = subscripts.replace(" ", "").partition("->")
     terms = inputs.split(",")
-    if len(terms) != len(operands):
-        shapes = [np.shape(x) for x in operands]
-        raise ValueError(f"einsum: {subscripts!r} names {len(terms)} operands, got {len(operands)} of shapes {shapes}")
     spare = "".join(c for c in ascii_uppercase if c not in subscripts)  # the last of them name the axes of the dots
     dots = ""
     for i, (term, x) in enumerate(zip(terms, operands)):

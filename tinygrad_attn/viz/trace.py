@@ -149,15 +149,15 @@ def trace(outputs: Any, *inputs: Any, names: Any = None) -> Trace:
     nodes: list[Node] = []
     for t, sources in operands.items():
         name, module = named[t], module_of[t]
+        several = not isinstance(t.data, np.ndarray)  # the hidden value of an operation with many results
         if not name:
             base = kinds[t] if t.op is None else t.op.name
             counter[base] += 1
             name = base if alike[base] == 1 else f"{base}_{counter[base]}"
-            if sources and named[sources[0]] and swaps_last_axes(base, np.ndim(t.data), (t.args or ())[1:]):
+            if sources and named[sources[0]] and not several and swaps_last_axes(base, t.ndim, (t.args or ())[1:]):
                 name = f"{nodes[number[sources[0]]].name}ᵀ"
         elif kinds[t] == "parameter" and module is not None and module.parent is not None:
             name = name.removeprefix(f"{modules[module.parent].path}.")
-        several = not isinstance(t.data, np.ndarray)  # the hidden value of an operation with many results
         node = Node(
             id=len(nodes),
             name=name,
