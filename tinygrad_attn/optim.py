@@ -7,6 +7,7 @@ stay in the processor's cache, so that the passes of an update don't travel to m
 from __future__ import annotations
 
 import math
+from bisect import bisect, bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -33,7 +34,7 @@ class _Group:
         self.params, self.weight_decay = params, weight_decay
         self.steps = np.zeros(len(params), np.int64)  # how many updates each parameter has had
         self.values = np.concatenate([p.data.reshape(-1) for p in params])
-        self.grads = np.empty_like(self.values)
+        self.gathered = np.empty_like(self.values[:CHUNK])
         self.moments = {name: np.zeros_like(self.values) for name in moments}
         self.bounds = [0, *np.cumsum([p.size for p in params]).tolist()]
         pieces = np.split(self.values, self.bounds[1:-1])
@@ -56,19 +57,20 @@ class _Group:
                 view[...] = p.data
                 p.data = view
 
-    def pieces(self) -> Iterator[tuple[int, slice]]:
-        """Gather the gradients: (which update, where) for each piece whose parameters are at the same update."""
+    def pieces(self) -> Iterator[tuple[int, slice, Array]]:
+        """(Which update, where, copies of the gradients) for each piece whose parameters are at the same update."""
         updates = [0 if p.grad is None else t + 1 for p, t in zip(self.params, self.steps.tolist())]
+        grads: list[Any] = [None if p.grad is None else p.grad.data.reshape(-1) for p in self.params]
         last = 0
         for update, neighbours in groupby(updates):
             first, last = last, last + len(list(neighbours))
             if update:
-                start, stop = self.bounds[first], self.bounds[last]
-                grads = [p.grad.data.reshape(-1) for p in self.params[first:last]]
-                np.concatenate(grads, out=self.grads[start:stop])
                 self.steps[first:last] = update
-                for low in range(start, stop, CHUNK):
-                    yield update, slice(low, min(low + CHUNK, stop))
+                for low in range(self.bounds[first], self.bounds[last], CHUNK):
+                    piece = slice(low, min(low + CHUNK, self.bounds[last]))
+                    inside = range(bisect(self.bounds, low) - 1, bisect_left(self.bounds, piece.stop))
+                    parts = [grads[i][max(low - self.bounds[i], 0) : piece.stop - self.bounds[i]] for i in inside]
+                    yield update, piece, np.concatenate(parts, out=self.gathered[: piece.stop - low])
 
 
 class Optimizer:
@@ -107,9 +109,9 @@ class Optimizer:
         for group in self.groups:
             group.prepare()
         for group in self.groups:
-            for t, piece in group.pieces():
+            for t, piece, gradient in group.pieces():
                 moments = [moment[piece] for moment in group.moments.values()]
-                self.update(group.values[piece], group.grads[piece], moments, t, group.weight_decay)
+                self.update(group.values[piece], gradient, moments, t, group.weight_decay)
 
     def update(self, p: Array, g: Array, moments: list[Array], t: int, weight_decay: float) -> None:
         """The rule, for the `t`-th update of one stretch of flat values `p`; it may overwrite `g`."""
