@@ -107,8 +107,7 @@ class Tensor(Node, NDArrayOperatorsMixin):
 
     def detach(self) -> Tensor:
         """The same array, cut off from the graph."""
-        cut: Tensor = constant(self._data).named(self.name)
-        return cut
+        return constant(self._data).named(self.name)  # type: ignore[no-any-return]
 
     def copy(self) -> Tensor:
         """A copy of the array, cut off from the graph."""

@@ -310,8 +310,8 @@ def gelu(x: Array, gate: Array) -> Array:
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
 
     Shapes: any, kept; so is a float dtype, integers become floats.
-    Rule:   dx = g * (u + (1.596 * v + 0.2141 * (v * x * x))),
-                 where u = 1 / (1 + exp(x * (-1.596 - 0.07135 * (x * x)))), v = out * (1 - u)
+    Rule:   dx = g * (u + (v + 0.1341 * (v * x * x))),
+                 where u = 1 / (1 + exp(x * (-1.596 - 0.07135 * (x * x)))), v = 1.596 * (out * (1 - u))
 
     >>> ta.gelu(ta.Tensor([0.0, 1.0])).numpy().round(4)
     array([0.    , 0.8412], dtype=float32)
@@ -320,8 +320,8 @@ def gelu(x: Array, gate: Array) -> Array:
 
 
 def _gelu_rule(g: Array, out: Array, x: Array, gate: Array) -> Array:
-    tail = out * (1 - gate)  # 0 for large x, in time for the square
-    return g * (gate + (_GELU * tail + 3 * _CUBIC * (tail * x * x)))
+    tail = _GELU * (out * (1 - gate))  # 0 for large x, in time for the square
+    return g * (gate + (tail + 3 * 0.044715 * (tail * x * x)))
 
 
 gelu.gradients(x=_gelu_rule)

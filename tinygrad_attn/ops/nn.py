@@ -208,8 +208,7 @@ def dropout(x: Array, p: float = 0.5, *, rng: np.random.Generator | None = None,
         return masked_fill(x, True, 0)
     if not isinstance(rng, np.random.Generator):
         raise TypeError(f"dropout: needs rng=np.random.default_rng(seed) to draw from, got {rng!r}")
-    keep = rng.random(x.shape, dtype=np.float32) >= p
-    return multiply(x, constant(keep / x.dtype.type(1 - p)))
+    return multiply(x, constant((rng.random(x.shape, dtype=np.float32) >= p) / x.dtype.type(1 - p)))
 
 
 def attention_weights(q: Array, k: Array, mask: Array, scale: float) -> Array:
@@ -254,7 +253,11 @@ def attention(q: Array, k: Array, v: Array, mask: Array, scale: float, saved: An
     Tensor([[1.        , 0.        ],
             [0.26894143, 0.7310586 ]])
     """
-    return _joined([weights @ _part(v, keys) for _, keys, weights in saved])
+    # laid out in memory as q is, so that heads merge without a copy
+    out = np.empty_like(q, np.result_type(saved[0][2], v), shape=(*q.shape[:-1], v.shape[-1]))
+    for queries, keys, weights in saved:
+        np.matmul(weights, _part(v, keys), out=_part(out, queries))
+    return out
 
 
 @attention.joint_gradients
@@ -267,11 +270,8 @@ def _attention_rule(g: Array, out: Array, q: Array, k: Array, v: Array, mask: Ar
         dq.append(dscores @ (_part(k, keys) * scale))
         dk.append(dscores.mT @ (_part(q, queries) * scale))
         dv.append(weights.mT @ dout)
-    return _joined(dq), functools.reduce(_overlaid, dk), functools.reduce(_overlaid, dv)
-
-
-def _joined(blocks: list[Array]) -> Array:
-    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=-2)
+    joined = dq[0] if len(dq) == 1 else np.concatenate(dq, axis=-2)
+    return joined, functools.reduce(_overlaid, dk), functools.reduce(_overlaid, dv)
 
 
 def _overlaid(a: Array, b: Array) -> Array:
