@@ -301,22 +301,20 @@ def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
     mode = state.mode
     values: list[Any] = []
     wanted = False
-    leaves: list[Node] = []
+    leaves: tuple[Node, ...] = ()
     for a in args[0] if op.variadic else args:
         if isinstance(a, Node):
             values.append(a._data)
             if a._requires_grad:
                 wanted = True
             if a.op is None:
-                leaves.append(a)
+                leaves += (a,)
         else:
             values.append(a)
     if op.variadic:
         values = [values, *args[1:]]
-    if op.promotes:
-        first, last = values[-2:]  # `where` has a condition before them
-        if first.__class__ is last.__class__ and first.dtype is not last.dtype:
-            args = _promote(op, args, values)
+    if op.promotes and values[-1].__class__ is values[-2].__class__ and values[-1].dtype is not values[-2].dtype:
+        args = _promote(op, args, values)  # a condition may stand before the two
     try:
         if op.saves is not None:
             values.append(op.saves(*values))
@@ -341,7 +339,7 @@ def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
             node._locks = [lock for leaf in leaves if (lock := Lock.of(leaf._data)) is not None]
         if not op.many:
             out.setflags(False)
-    return [apply(part, (node, i)) for i in range(len(out))] if op.many else node
+    return [apply(part, (node, i)) if node.op else constant(a) for i, a in enumerate(out)] if op.many else node
 
 
 def _promote(op: Primitive, args: tuple[Any, ...], values: list[Any]) -> tuple[Any, ...]:
@@ -419,7 +417,7 @@ def _walk(seeds: Gradients, inputs: Sequence[Node] | None, create_graph: bool, r
         if g is None:
             continue
         op, args, out, values = node.op, node.args, node._data, node._values
-        if node._retains_grad or node in kept:
+        if node._retains_grad or (kept and node in kept):
             found[node] = g
         operands = args[0] if op.variadic else args
         if op is part:  # the bundle waits for the gradients of all its parts

@@ -2,7 +2,6 @@
 
 import threading
 from contextlib import ContextDecorator
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 
@@ -14,14 +13,19 @@ class Scope(NamedTuple):
     parent: "Scope | None"
 
 
+class Mode:
+    """The switches of one thread."""
+
+    def __init__(self) -> None:
+        self.recording = True
+        self.scope: Scope | None = None  # the module call that is running
+        self.origin: Any = None  # under create_graph: why the backward pass is recording
+        self.watch: Any = None  # called with every result and every gradient
+
+
 class _State(threading.local):
     def __init__(self) -> None:
-        self.mode = SimpleNamespace(
-            recording=True,
-            scope=None,  # the module call that is running
-            origin=None,  # under create_graph: why the backward pass is recording
-            watch=None,  # called with every result and every gradient
-        )
+        self.mode = Mode()
 
 
 state = _State()
@@ -64,4 +68,4 @@ class enable_grad(Switch):
 
 def is_grad_enabled() -> bool:
     """Whether operations are being recorded in this thread."""
-    return bool(state.mode.recording)
+    return state.mode.recording
