@@ -208,9 +208,11 @@ class Primitive:
                 tracked = tracked or i in self.operands
                 if a._requires_grad and i not in self.operands:
                     raise TypeError(f"{self.name}: {self.params[i]} has no gradient here; detach() it")
+            elif a.__class__ in _READY:
+                continue
             elif isinstance(a, (np.ndarray, np.generic)) and not (a.ndim and i in self.operands):
                 bound[i] = a.copy() if a.ndim else a.item()  # a mask or an index of the graph's own; a weak number
-            elif a.__class__ not in _READY and i in self.operands:
+            elif i in self.operands:
                 bound[i] = Node.result_type(a)
         if not tracked:  # numbers alone: they become Tensors of their own dtype
             for i in self.operands:

@@ -28,10 +28,11 @@ CHUNK = 1 << 16  # elements worked on at a time: values, gradients and two momen
 
 
 class _Group:
-    """Parameters of one dtype and one weight decay, laid end to end in `values`; their moments likewise."""
+    """Parameters of one dtype, laid end to end in `values`, those that decay first; their moments likewise."""
 
-    def __init__(self, params: list[Tensor], weight_decay: float, moments: Iterable[str]) -> None:
-        self.params, self.weight_decay = params, weight_decay
+    def __init__(self, params: list[Tensor], moments: Iterable[str]) -> None:
+        self.params = params = sorted(params, key=_is_spared)
+        self.decaying = sum(p.size for p in params if not _is_spared(p))
         self.steps = np.zeros(len(params), np.int64)  # how many updates each parameter has had
         self.values = np.concatenate([p.data.reshape(-1) for p in params])
         self.gathered = np.empty_like(self.values[:CHUNK])
@@ -88,16 +89,16 @@ class Optimizer:
         kind = type(self).__name__
         _within(math.inf, kind, lr=lr, weight_decay=weight_decay)
         self.lr = lr
-        alike: dict[tuple[Any, float], list[Tensor]] = {}
+        self.weight_decay = weight_decay
+        alike: dict[Any, list[Tensor]] = {}
         for p in {id(p): p for p in params}.values():
             # A frozen Parameter may thaw later; until then it has no gradient, so no update.
             if not isinstance(p, Tensor) or p.op is not None or not (p.requires_grad or isinstance(p, Parameter)):
                 raise TypeError(f"{kind}: a parameter is a leaf Tensor with requires_grad=True, got {p!r:.80}")
-            decay = 0.0 if isinstance(p, Parameter) and p.ndim == 1 else weight_decay
-            alike.setdefault((p.dtype, decay), []).append(p)
+            alike.setdefault(p.dtype, []).append(p)
         if not alike:
             raise ValueError(f"{kind}: got no parameters")
-        self.groups = [_Group(members, decay, self.moment_names) for (_, decay), members in alike.items()]
+        self.groups = [_Group(members, self.moment_names) for members in alike.values()]
 
     def zero_grad(self) -> None:
         for group in self.groups:
@@ -111,10 +112,14 @@ class Optimizer:
         for group in self.groups:
             for t, piece, gradient in group.pieces():
                 moments = [moment[piece] for moment in group.moments.values()]
-                self.update(group.values[piece], gradient, moments, t, group.weight_decay)
+                p = group.values[piece]
+                self.update(p, gradient, moments, t, p[: max(group.decaying - piece.start, 0)])
 
-    def update(self, p: Array, g: Array, moments: list[Array], t: int, weight_decay: float) -> None:
-        """The rule, for the `t`-th update of one stretch of flat values `p`; it may overwrite `g`."""
+    def update(self, p: Array, g: Array, moments: list[Array], t: int, decaying: Array) -> None:
+        """The rule, for the `t`-th update of one stretch of flat values `p`, whose first ones are `decaying`.
+
+        It may overwrite the gradients `g`.
+        """
         raise NotImplementedError
 
     def _arrays(self) -> dict[str, Array]:
@@ -152,9 +157,9 @@ class SGD(Optimizer):
         self.moment_names = ("momentum",) if momentum else ()
         super().__init__(params, lr, weight_decay)
 
-    def update(self, p: Array, g: Array, moments: list[Array], t: int, weight_decay: float) -> None:
-        if weight_decay:
-            g += weight_decay * p
+    def update(self, p: Array, g: Array, moments: list[Array], t: int, decaying: Array) -> None:
+        if self.weight_decay:
+            g[: len(decaying)] += self.weight_decay * decaying
         for u in moments:
             u *= self.momentum
             u += g
@@ -192,7 +197,7 @@ class AdamW(Optimizer):
         self.betas, self.eps = betas, eps
         super().__init__(params, lr, weight_decay)
 
-    def update(self, p: Array, g: Array, moments: list[Array], t: int, weight_decay: float) -> None:
+    def update(self, p: Array, g: Array, moments: list[Array], t: int, decaying: Array) -> None:
         (m, v), (beta1, beta2) = moments, self.betas
         g *= 1 - beta1
         m *= beta1
@@ -206,8 +211,8 @@ class AdamW(Optimizer):
         g += self.eps * unbias2
         np.divide(m, g, out=g)
         g *= self.lr * unbias2 / unbias1  # lr m_hat / (sqrt(v_hat) + eps)
-        if weight_decay:
-            p *= 1 - self.lr * weight_decay
+        if self.weight_decay:
+            decaying *= 1 - self.lr * self.weight_decay
         p -= g
 
 
@@ -290,6 +295,11 @@ def differentiate(mean_loss: Callable[[Any, Array], Tensor], batch: Batch, share
     loss = mean_loss(*batch)
     loss.backward(np.full(loss.shape, share))
     return float(loss.item() * share)
+
+
+def _is_spared(p: Tensor) -> bool:
+    """Whether weight decay leaves it alone: a module's bias or gain."""
+    return isinstance(p, Parameter) and p.ndim == 1
 
 
 def _within(limit: float, where: str, **values: float) -> None:
