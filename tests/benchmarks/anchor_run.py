@@ -24,13 +24,14 @@ DEMOS = Path(__file__).parents[2] / "demos"
 sys.path[:0] = [str(DEMOS), str(DEMOS.parent)]
 
 
-def ours(text, seed, preset):
+def ours(text, seed, preset, processes):
     import plot_run
     import train_next_token as demo
 
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        demo.main(["--preset", preset, "--text", str(text), "--seed", str(seed), "--out", str(run)])
+        flags = ["--preset", preset, "--seed", str(seed), "--processes", str(processes)]
+        demo.main([*flags, "--text", str(text), "--out", str(run)])
         loss = json.loads((run / "result.json").read_text())["val_loss"]
         config = json.loads((run / "config.json").read_text())
         tokens = config["batch_size"] * config["block_size"] * config["grad_accumulation"]
@@ -41,7 +42,7 @@ def ours(text, seed, preset):
     }
 
 
-def pytorch(text, seed, preset):
+def pytorch(text, seed, preset, _):
     """The same recipe in eager PyTorch, with its fused attention and its fused AdamW."""
     import peer_torch
     import torch
@@ -99,18 +100,19 @@ def main():
     parser.add_argument("text", type=Path, help="the plays, as one UTF-8 file")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="how many seeds (default: 3)")
     parser.add_argument("--preset", default="shakespeare", help="what this project runs (default: shakespeare)")
+    parser.add_argument("--processes", default="1", metavar="N", help="how many share a batch of ours (default: 1)")
     parser.add_argument("--only", choices=WHO, help="run one of the two")
     parser.add_argument("--child", type=int, metavar="SEED", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child is not None:
         preset = args.preset if args.only == "ours" else "shakespeare"
-        print(json.dumps(WHO[args.only](args.text, args.child, preset)))
+        print(json.dumps(WHO[args.only](args.text, args.child, preset, args.processes)))
         return
     results = {who: [] for who in WHO if args.only in (None, who)}
     for seed in range(args.seeds):
         for who in results:  # each in a process of its own
             command = [sys.executable, __file__, str(args.text), "--preset", args.preset]
-            command += ["--only", who, "--child", str(seed)]
+            command += ["--only", who, "--child", str(seed), "--processes", args.processes]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             results[who].append(json.loads(done.stdout.splitlines()[-1]))
             print(f"seed {seed}  {who:<8}  " + line(results[who][-1]), flush=True)
