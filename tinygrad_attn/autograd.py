@@ -170,7 +170,10 @@ class Primitive:
         return rule
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        bound = self.bind(args, kwargs)
+        return self.record(self.bind(args, kwargs))
+
+    def record(self, bound: tuple[Any, ...]) -> Any:
+        """The operation on what `bind` gives, in which nothing has to be lifted any more."""
         rewritten = self.rewrite(*bound) if self.rewrite is not None else None
         return apply(self, bound) if rewritten is None else rewritten
 
@@ -276,8 +279,8 @@ def _operator(op: Any, *, reflected: bool) -> Callable[..., Any]:
     def operator(self: Node, other: Any) -> Any:
         kind = other.__class__
         args = (other, self) if reflected else (self, other)
-        if (kind is tensor or kind is float) and op.rewrite is None:  # nothing to lift
-            return apply(op, args)
+        if kind is tensor or kind is float:  # nothing to lift
+            return apply(op, args) if op.rewrite is None else op.record(args)
         known = isinstance(other, (Node, int, float, np.ndarray, np.generic, list, tuple))
         return op(*args) if known else NotImplemented
 

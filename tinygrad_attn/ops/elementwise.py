@@ -294,12 +294,11 @@ def silu(x: Array) -> Array:
 
 
 _GELU = 1.5957691216057308  # 2 sqrt(2 / pi)
-_CUBIC = 0.044715 * _GELU
 
 
 @np.errstate(over="ignore")  # an infinite cube gives the right gate, 0 or 1
 def _gelu_gate(x: Array) -> Array:
-    return 1 / (1 + np.exp(x * (-_GELU - _CUBIC * (x * x))))
+    return 1 / (1 + np.exp(x * (-_GELU - 0.044715 * _GELU * (x * x))))
 
 
 @primitive(saves=_gelu_gate)

@@ -25,6 +25,8 @@ def matmul(a: Array, b: Array) -> Array:
     """
     if b.ndim == 2 and a.ndim > 2:  # one large product is faster than many small ones
         return (rows(a) @ b).reshape(*a.shape[:-1], b.shape[-1])
+    if b.ndim > 2 and b.strides[-1] > b.strides[-2] and b.shape[-2] * b.shape[-1] <= 4096:
+        b = np.ascontiguousarray(b)  # BLAS is slow on small transposed matrices
     return np.matmul(a, b)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..autograd import Array, constant, derived, primitive
 from .elementwise import masked_fill, multiply
-from .linear import rows
+from .linear import matmul, rows
 from .reduce import Axis, spread, sum, total
 
 
@@ -213,7 +213,7 @@ def dropout(x: Array, p: float = 0.5, *, rng: np.random.Generator | None = None,
 
 def attention_weights(q: Array, k: Array, mask: Array, scale: float) -> Array:
     """``softmax(q kT scale)``, -inf where ``mask`` blocks: (..., Tq, d), (..., Tk, d) -> (..., Tq, Tk)."""
-    scores = (q * scale) @ k.mT  # (..., Tq, d) @ (..., d, Tk) -> (..., Tq, Tk)
+    scores = matmul.of(q * scale, k.mT)  # (..., Tq, d) @ (..., d, Tk) -> (..., Tq, Tk)
     return softmax.of(scores if mask is None else masked_fill.of(scores, mask, -np.inf), -1)
 
 
@@ -265,7 +265,7 @@ def _attention_rule(g: Array, out: Array, q: Array, k: Array, v: Array, mask: Ar
     dq, dk, dv = [], [], []
     for queries, keys, weights in saved:
         dout = _part(g, queries)
-        dweights = dout @ _part(v, keys).mT
+        dweights = matmul.of(dout, _part(v, keys).mT)
         dscores = weights * (dweights - np.vecdot(dout, _part(out, queries))[..., None])
         dq.append(dscores @ (_part(k, keys) * scale))
         dk.append(dscores.mT @ (_part(q, queries) * scale))
@@ -277,5 +277,4 @@ def _attention_rule(g: Array, out: Array, q: Array, k: Array, v: Array, mask: Ar
 def _overlaid(a: Array, b: Array) -> Array:
     """The sum of two gradients that begin at the first key and may end at different ones."""
     short, long = sorted((a, b), key=lambda x: x.shape[-2])
-    n = short.shape[-2]
-    return np.concatenate([short + long[..., :n, :], long[..., n:, :]], axis=-2)
+    return np.concatenate([short + long[..., : short.shape[-2], :], long[..., short.shape[-2] :, :]], axis=-2)
