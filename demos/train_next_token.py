@@ -372,11 +372,11 @@ class StopRequest:
 
 def train(run):
     """From the run's step to its last; False if it was asked to stop before."""
-    s, stop = run.settings, StopRequest()
-    workers = nullcontext()
+    s, workers = run.settings, nullcontext()
     if s.processes > 1:
         workers = Workers(run.loss, run.model.parameters(), s.processes)
         run.accumulate = workers.accumulate
+    stop = StopRequest()
     tokens = s.batch_size * s.block_size * s.grad_accumulation
     bar = tqdm(total=s.max_iters, initial=run.step, unit="step", dynamic_ncols=True, disable=None)
     tqdm.write(f"{'step':>8} {'train loss':>11} {'held-out':>9} {'lr':>9} {'grad norm':>10} {'tokens/s':>9}")

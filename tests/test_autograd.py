@@ -376,6 +376,18 @@ def test_one_context_object_may_be_entered_again_and_again():
         assert ta.is_grad_enabled()
 
 
+def test_contexts_that_overlap_each_give_back_what_is_theirs():
+    off, watching = ta.no_grad(), ta.detect_anomaly()
+    off.__enter__()
+    watching.__enter__()
+    off.__exit__()
+    assert ta.is_grad_enabled()
+    with pytest.raises(FloatingPointError), np.errstate(divide="ignore"):
+        ta.log(T([0.0]))
+    watching.__exit__()
+    assert ta.is_grad_enabled() and ta.log(T([1.0])).item() == 0
+
+
 @pytest.mark.parametrize("context", [ta.no_grad, ta.enable_grad, ta.detect_anomaly])
 def test_modes_are_restored_after_an_exception(context):
     before = ta.is_grad_enabled()
@@ -655,6 +667,13 @@ def test_views_and_detached_tensors_are_locked_with_the_array_whose_memory_they_
         data.data[1] = 0
     y.backward()
     data.data[1] = 0
+
+
+def test_data_that_is_read_only_without_any_graph_can_be_replaced():
+    x = T([1.0, 2.0])
+    x.data = np.broadcast_to(0.0, 2)
+    x.data = np.array([3.0, 4.0])
+    assert x.tolist() == [3, 4]
 
 
 def test_replacing_data_that_a_graph_needs_is_refused_too():

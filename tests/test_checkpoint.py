@@ -294,7 +294,7 @@ def test_D11_another_version_a_foreign_file_and_a_missing_one_are_told_apart(sav
     manifest = json.loads((saved / MANIFEST).read_text())
     for format in ("tinygrad_attn checkpoint 99", "other"):
         (saved / MANIFEST).write_text(json.dumps(manifest | {"format": format}))
-        with pytest.raises(CheckpointError, match=f"format '{format}' and not 'tinygrad_attn checkpoint 1'"):
+        with pytest.raises(CheckpointError, match=f"format '{format}' and not 'tinygrad_attn checkpoint 2'"):
             load(saved)
     (saved / MANIFEST).write_text(json.dumps(manifest))
     arrays_file(saved).unlink()

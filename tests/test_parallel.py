@@ -169,11 +169,13 @@ def runs(pid):
         return False
 
 
-def test_ctrl_c_is_left_to_the_parent(line):
+@pytest.mark.parametrize("request_to_end", [signal.SIGINT, signal.SIGTERM])
+def test_requests_to_end_are_left_to_the_parent(line, request_to_end):
     _, workers = line
-    for process in workers.processes:
-        os.kill(process.pid, signal.SIGINT)
-    assert workers.accumulate([(np.ones(3), 1), (np.ones(3), 1)]) == 1
+    for _ in range(2):
+        assert workers.accumulate([(np.ones(3), 1), (np.ones(3), 1)]) == 1
+        for process in workers.processes:
+            os.kill(process.pid, request_to_end)
 
 
 def test_what_cannot_be_is_refused(monkeypatch):
@@ -182,3 +184,65 @@ def test_what_cannot_be_is_refused(monkeypatch):
     monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
     with pytest.raises(NotImplementedError, match="cannot fork"):
         Workers(lambda x, y: x, [], 2)
+
+
+def test_parameters_may_be_single_numbers():
+    w = ta.Tensor(2.0, requires_grad=True)
+    with Workers(lambda x, _: w * x, [w], 2) as workers:
+        workers.accumulate([(np.float32(1), 1), (np.float32(3), 1)])
+    assert isinstance(w.grad.numpy(), np.ndarray) and w.grad.item() == 2
+
+
+def test_a_batch_that_cannot_be_sent_ends_the_workers_and_leaves_no_answer_behind(line):
+    _, workers = line
+    with pytest.raises((AttributeError, TypeError), match="pickle"):
+        workers.accumulate([(np.ones(3), 1), (lambda: None, 1)])
+    with pytest.raises(RuntimeError, match="has ended"):
+        workers.accumulate([(np.ones(3), 1)])
+
+
+class Unsendable(Exception):
+    def __reduce__(self):
+        raise TypeError("stays where it is")
+
+
+def test_an_error_that_cannot_be_sent_is_told_in_words():
+    def loss(x, _):
+        raise Unsendable("too far")
+
+    with Workers(loss, [], 1) as workers, pytest.raises(RuntimeError, match="Unsendable: too far"):
+        workers.accumulate([(np.ones(1), 1)])
+
+
+def test_an_error_carries_the_lines_of_the_worker(line):
+    _, workers = line
+    with pytest.raises(ValueError) as caught:
+        workers.accumulate([(np.ones(5), 1)])
+    assert "In a worker process" in caught.value.__notes__[0] and __file__ in caught.value.__notes__[0]
+
+
+def test_workers_made_later_do_not_keep_the_first_ones_alive():
+    w = ta.Tensor([1.0], requires_grad=True)
+    first, second = (Workers(lambda x, _: (w * x).sum(), [w], 2) for _ in range(2))
+    first.close()
+    assert second.accumulate([(np.ones(1, np.float32), 1)]) == 1
+    second.close()
+
+
+def test_workers_that_nobody_closed_end_with_the_program():
+    script = """if True:
+        import tinygrad_attn as ta
+        w = ta.Tensor([1.0], requires_grad=True)
+        workers = ta.parallel.Workers(lambda x, _: (w * x).sum(), [w], 2)
+        print(*(p.pid for p in workers.processes), flush=True)
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0 and not done.stderr
+    assert not any(runs(int(pid)) for pid in done.stdout.split())
+
+
+def test_a_model_that_was_converted_needs_new_workers(line):
+    w, workers = line
+    w.data = np.ones(3, np.float32)
+    with pytest.raises(TypeError, match="w was float64"):
+        workers.accumulate([(np.ones(3), 1)])

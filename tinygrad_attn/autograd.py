@@ -48,6 +48,11 @@ class Origin(NamedTuple):
 _numbers = count(1)
 
 
+def owner_of(array: Array) -> Array:
+    """The array whose memory this one shows."""
+    return array.base if array.base.__class__ is np.ndarray else array
+
+
 class Lock:
     """Keeps an array and its views read-only while some graph holds this object: writing raises at the writing line."""
 
@@ -62,7 +67,7 @@ class Lock:
     @classmethod
     def of(cls, array: Array) -> Lock | None:
         """The lock on the memory of an array; None where it cannot be written to anyway."""
-        owner = array.base if array.base.__class__ is np.ndarray else array
+        owner = owner_of(array)
         with cls.mutex:
             reference = cls.alive.get(id(owner))
             lock = reference() if reference is not None else cls(owner) if owner.flags.writeable else None
@@ -306,14 +311,14 @@ def apply(op: Primitive, args: tuple[Any, ...]) -> Any:
     mode = state.mode
     values: list[Any] = []
     wanted = False
-    leaves: tuple[Node, ...] = ()
+    leaves: list[Node] = []
     for a in args[0] if op.variadic else args:
         if isinstance(a, Node):
             values.append(a._data)
             if a._requires_grad:
                 wanted = True
             if a.op is None:
-                leaves += (a,)
+                leaves.append(a)
         else:
             values.append(a)
     if op.variadic:
@@ -492,10 +497,9 @@ def _seed(output: Any, gradient: Any, create_graph: bool) -> Any:
         gradient = np.ones_like(data)
     array = gradient._data if isinstance(gradient, Node) else np.asarray(gradient)
     if gradient is None or array.shape != data.shape:
-        given = "none" if gradient is None else f"one of shape {array.shape}"
         raise ValueError(
-            f"backward: an output of shape {data.shape} needs a gradient of that shape, got {given}; reduce it to"
-            " one number first (.sum() or .mean()), or pass the seed"
+            f"backward: an output of shape {data.shape} needs a gradient of that shape, got {np.shape(gradient)};"
+            " reduce it to one number first (.sum() or .mean()), or pass the seed"
         )
     if array.dtype.kind not in "fiub":
         raise TypeError(f"backward: a gradient of dtype {array.dtype} is not numeric")

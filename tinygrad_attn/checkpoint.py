@@ -25,7 +25,7 @@ from .optim import Optimizer
 __all__ = ["CheckpointError", "load", "save"]
 
 MANIFEST = "checkpoint.json"
-FORMAT = "tinygrad_attn checkpoint 1"
+FORMAT = "tinygrad_attn checkpoint 2"
 ARRAY = "array"  # {"array": path} in the JSON stands for an array in the other file
 
 

@@ -19,7 +19,7 @@ class Mode:
     def __init__(self) -> None:
         self.recording = True
         self.scope: Scope | None = None  # the module call that is running
-        self.origin: Any = None  # under create_graph: why the backward pass is recording
+        self.origin: Any = None  # why the backward pass makes what it makes
         self.watch: Any = None  # called with every result and every gradient
 
 
@@ -39,14 +39,17 @@ class Switch(ContextDecorator):
         self._before: list[dict[str, Any]] = []
 
     def __enter__(self) -> None:
-        self._before.append({**vars(state.mode)})
+        self._before.append({name: getattr(state.mode, name) for name in self._fields})
         vars(state.mode).update(self._fields)
 
     def __exit__(self, *_: object) -> None:
         vars(state.mode).update(self._before.pop())
 
+    def _recreate_cm(self) -> "Switch":  # one for each call of a decorated function, which threads may share
+        return Switch(**self._fields)
 
-class no_grad(Switch):
+
+def no_grad() -> Switch:
     """Record nothing inside: as ``with no_grad():`` or as the decorator ``@no_grad()``.
 
     >>> w = ta.Tensor([1.0], requires_grad=True)
@@ -54,16 +57,12 @@ class no_grad(Switch):
     ...     print((w * 2).requires_grad)
     False
     """
-
-    def __init__(self) -> None:
-        super().__init__(recording=False)
+    return Switch(recording=False)
 
 
-class enable_grad(Switch):
+def enable_grad() -> Switch:
     """Record again inside a `no_grad` block; a context manager and a decorator like it."""
-
-    def __init__(self) -> None:
-        super().__init__(recording=True)
+    return Switch(recording=True)
 
 
 def is_grad_enabled() -> bool:

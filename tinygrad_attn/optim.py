@@ -280,7 +280,7 @@ def accumulate(mean_loss: Callable[[Any, Array], Tensor], batches: Iterable[Batc
     `ta.parallel.Workers` does the same in several processes.
     """
     batches = list(batches)
-    return sum(differentiate(mean_loss, batch, share) for batch, share in zip(batches, shares(batches, ignore_index)))
+    return sum(add_gradients(mean_loss, *job) for job in zip(batches, shares(batches, ignore_index)))
 
 
 def shares(batches: Sequence[Batch], ignore_index: int) -> list[float]:
@@ -290,7 +290,7 @@ def shares(batches: Sequence[Batch], ignore_index: int) -> list[float]:
     return share
 
 
-def differentiate(mean_loss: Callable[[Any, Array], Tensor], batch: Batch, share: float) -> float:
+def add_gradients(mean_loss: Callable[[Any, Array], Tensor], batch: Batch, share: float) -> float:
     """Add the gradient of a batch with this share in the mean to every ``.grad``; its part of the loss."""
     loss = mean_loss(*batch)
     loss.backward(np.full(loss.shape, share))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from .autograd import NUMPY, Array, Lock, Node, constant, deposit, differentiate
+from .autograd import NUMPY, Array, Lock, Node, constant, deposit, differentiate, owner_of
 from .modes import is_grad_enabled
 
 # What NumPy may compute from the bare arrays: nothing here has a gradient.
@@ -66,7 +66,7 @@ class Tensor(Node, NDArrayOperatorsMixin):
             raise ValueError(f"the data of a tensor of shape {self.shape} cannot become one of shape {array.shape}")
         if self.op is not None and array is not self._data:
             raise RuntimeError("the data of an operation's result cannot be replaced: compute it anew")
-        if array is not self._data and not self._data.flags.writeable and Lock.of(self._data) is not None:
+        if array is not self._data and not self._data.flags.writeable and id(owner_of(self._data)) in Lock.alive:
             raise RuntimeError(
                 f"the data of {self.name or 'this tensor'} is still needed by a graph: run backward() on it"
                 " first, or drop the values that were computed from it"

@@ -138,6 +138,9 @@ CASES = {
     "einsum, sums of one alone": case(
         lambda a, b: ta.einsum("ij,kl->ik", a, b), lambda a, b: np.outer(a.sum(1), b.sum(1)), X, P
     ),
+    "einsum, dots in the middle": case(
+        lambda a, b: ta.einsum("i...j,...->...i", a, b), lambda a, b: (a.sum(-1) * b).T, A, A[0, :, 0]
+    ),
     "einsum, stretched": case(lambda a, b: ta.einsum("ij,ij->j", a, b), lambda a, b: (a * b).sum(0), X[:1], P),
     # shapes
     "transpose": case(ta.transpose, np.transpose, X3),
@@ -437,6 +440,12 @@ def test_shapes_and_axes_may_be_one_argument_several_or_a_keyword():
     assert x.broadcast_to(5, *x.shape).shape == x.broadcast_to(shape=(5, *x.shape)).shape
     with pytest.raises(TypeError, match=r"^reshape.*'shape'"):
         x.reshape()
+
+
+def test_einsum_of_nothing_has_a_gradient_too():
+    x = ta.Tensor(np.ones((0, 3)), requires_grad=True)
+    ta.einsum("ij->j", x).sum().backward()
+    assert x.grad.shape == (0, 3)
 
 
 def test_every_operation_with_a_gradient_has_a_line_here():

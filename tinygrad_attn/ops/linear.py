@@ -25,7 +25,7 @@ def matmul(a: Array, b: Array) -> Array:
     """
     if b.ndim == 2 and a.ndim > 2:  # one large product is faster than many small ones
         return (rows(a) @ b).reshape(*a.shape[:-1], b.shape[-1])
-    if b.ndim > 2 and b.strides[-1] > b.strides[-2] and b.shape[-2] * b.shape[-1] <= 4096:
+    if b.ndim > 2 and b.strides[-1] > b.strides[-2] and 0 not in b.strides and b.shape[-2] * b.shape[-1] <= 4096:
         b = np.ascontiguousarray(b)  # BLAS is slow on small transposed matrices
     return np.matmul(a, b)
 
@@ -112,7 +112,7 @@ def _einsum_rule(g: Array, out: Array, operands: Sequence[Array], subscripts: st
         names, others = [result, *terms[:i], *terms[i + 1 :]], [g, *operands[:i], *operands[i + 1 :]]
         known = [dict(zip(name, other.shape)) for name, other in zip(names, others)]
         # an axis that is summed over without a partner: every place along it gets the same
-        alone = {c: n for c, n in zip(term, x.shape) if all(lengths.get(c, 0) < n for lengths in known)}
+        alone = {c: n for c, n in zip(term, x.shape) if all(lengths.get(c, -1) < n for lengths in known)}
         if alone:
             names.append("".join(alone))
             others.append(np.ones(tuple(alone.values()), x.dtype))
