@@ -398,12 +398,11 @@ def _ancestors(roots: Iterable[Node]) -> list[Node]:
     return sorted((node for node in seen if node.op is not None), key=attrgetter("index"))
 
 
-def _on_path(order: list[Node], inputs: Iterable[Node]) -> set[Node]:
+def _on_path(order: list[Any], inputs: Iterable[Node]) -> set[Node]:
     """The inputs and those of ``order`` that they lead to: the only ones whose gradient is worth computing."""
     needed = set(inputs)
     for node in order:
-        args: Any = node.args
-        if any(isinstance(a, Node) and a in needed for a in (args[0] if node.op.variadic else args)):  # type: ignore
+        if any(isinstance(a, Node) and a in needed for a in (node.args[0] if node.op.variadic else node.args)):
             needed.add(node)
     return needed
 
