@@ -11,7 +11,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "tinygrad_attn"
 CORE = ("tensor.py", "autograd.py", "modes.py", "ops")
 BUDGETS = {"core": 1_200, "package": 4_000}
-CEILINGS = {"core": 1_200, "package": 4_597}  # where it stands: it may only shrink, until the budget is met
+CEILINGS = {"core": 1_200, "package": 4_596}  # where it stands: it may only shrink, until the budget is met
 
 NOT_CODE = {
     tokenize.COMMENT,
