@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 
@@ -33,7 +33,6 @@ import tinygrad_attn as ta
 from tinygrad_attn.data import Batches, CharTokenizer, python_manual, read_text
 from tinygrad_attn.nn import GPT, GPTConfig
 from tinygrad_attn.optim import AdamW, accumulate, clip_grad_norm, warmup_cosine
-from tinygrad_attn.parallel import Workers
 
 FINAL_EVAL_ITERS = 200  # held-out batches behind the loss that is reported at the end
 SAMPLE_TOKENS = 300
@@ -232,6 +231,7 @@ class Run:
             self.model.parameters(), s.learning_rate, betas=(0.9, s.beta2), weight_decay=s.weight_decay
         )
         self.batches = Batches(self.train_ids, s.block_size, s.batch_size, data_rng)
+        self.accumulate = partial(accumulate, self.loss)  # or that of workers, who share the batches
         self.step = 0
 
     # -- on disk --
@@ -315,9 +315,6 @@ class Run:
     def loss(self, x, y):
         return self.model(x, y)[1]
 
-    def accumulate(self, batches):
-        return accumulate(self.loss, batches)
-
     def update(self):
         """One update of the weights; returns what is logged about it."""
         s = self.settings
@@ -374,7 +371,7 @@ def train(run):
     """From the run's step to its last; False if it was asked to stop before."""
     s, workers = run.settings, nullcontext()
     if s.processes > 1:
-        workers = Workers(run.loss, run.model.parameters(), s.processes)
+        workers = ta.parallel.Workers(run.loss, run.model.parameters(), s.processes)
         run.accumulate = workers.accumulate
     stop = StopRequest()
     tokens = s.batch_size * s.block_size * s.grad_accumulation

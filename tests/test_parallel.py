@@ -14,8 +14,6 @@ import tinygrad_attn as ta
 from tinygrad_attn.optim import accumulate
 from tinygrad_attn.parallel import Workers
 
-pytest.importorskip("threadpoolctl")
-
 
 def gpt():
     config = ta.nn.GPTConfig(block_size=8, vocab_size=11, n_layer=2, n_head=2, n_embd=16)
@@ -62,35 +60,18 @@ def test_more_batches_than_workers_are_shared_in_turn():
 
 
 def test_workers_follow_an_optimizer_to_the_same_weights():
-    def train(share):
-        model = gpt()
+    def train(accumulate, model):
         optimizer = ta.optim.AdamW(model.parameters(), 1e-2)
-        with share(model) as step:
-            for i in range(4):
-                optimizer.zero_grad()
-                step(batches(4)[i % 2 :: 2])
-                optimizer.step()
+        for i in range(4):
+            optimizer.zero_grad()
+            accumulate(batches(4)[i % 2 :: 2])
+            optimizer.step()
         return [p.numpy().tobytes() for p in model.parameters()]
 
-    class Alone:
-        def __init__(self, model):
-            self.model = model
-
-        def __enter__(self):
-            return lambda batches: accumulate(lambda x, y: self.model(x, y)[1], batches)
-
-        def __exit__(self, *_):
-            pass
-
-    class Shared(Alone):
-        def __enter__(self):
-            self.workers = Workers(lambda x, y: self.model(x, y)[1], self.model.parameters(), 2)
-            return self.workers.accumulate
-
-        def __exit__(self, *_):
-            self.workers.close()
-
-    assert train(Alone) == train(Shared)
+    one, other = gpt(), gpt()
+    with Workers(lambda x, y: one(x, y)[1], one.parameters(), 2) as workers:
+        shared = train(workers.accumulate, one)
+    assert shared == train(lambda batches: accumulate(lambda x, y: other(x, y)[1], batches), other)
 
 
 def test_gradients_add_to_what_is_there_and_keep_their_own_memory(line):

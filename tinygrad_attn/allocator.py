@@ -8,9 +8,8 @@ def tune_allocator() -> bool:
 
     With glibc every large array is mapped from the operating system, faulted in page by page and handed back,
     in each step of a training run again.  This raises glibc's thresholds (``M_MMAP_THRESHOLD`` and
-    ``M_TRIM_THRESHOLD``) so that freed arrays are reused, by all threads alike (``M_ARENA_MAX``).  It is a setting
-    of the whole process, so importing the package never makes it: a training script asks for it once.  Elsewhere
-    than on glibc it does nothing.
+    ``M_TRIM_THRESHOLD``) so that freed arrays are reused.  It is a setting of the whole process, so importing
+    the package never makes it: a training script asks for it once.  Elsewhere than on glibc it does nothing.
 
     >>> import tinygrad_attn as ta
     >>> _ = ta.tune_allocator()
@@ -21,5 +20,5 @@ def tune_allocator() -> bool:
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    # malloc.h numbers its options: trim threshold, mmap threshold, arenas
-    return all(mallopt(option, value) for option, value in ((-1, (1 << 31) - 1), (-3, 1 << 30), (-8, 1)))
+    # malloc.h numbers its options: trim threshold, mmap threshold
+    return all(mallopt(option, value) for option, value in ((-1, (1 << 31) - 1), (-3, 1 << 30)))

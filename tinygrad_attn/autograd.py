@@ -516,10 +516,10 @@ def differentiate(outputs: Any, seeds: Any, inputs: Any, create_graph: bool, ret
         total[output] = total[output] + seed if output in total else seed
     with Switch(recording=create_graph, scope=None, origin=None):
         found = _walk(total, inputs, create_graph, create_graph if retain is None else retain)
-    return found if create_graph else _delivered(found)
+    return found if create_graph else delivered(found)
 
 
-def _delivered(found: Gradients) -> Gradients:
+def delivered(found: Gradients) -> Gradients:
     """The gradients as Tensors, each with an array of its own: never a view, never shared."""
     given: dict[int, Node] = {}
     for node, g in found.items():

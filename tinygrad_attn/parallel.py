@@ -20,11 +20,9 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from .autograd import Gradients, constant, deposit
+from .autograd import Gradients, delivered, deposit
 from .optim import Array, Batch, add_gradients, shares
 from .tensor import Tensor
-
-__all__ = ["Workers"]
 
 
 class Workers:
@@ -100,8 +98,8 @@ class Workers:
         for i, p in enumerate(self.params):
             parts = [gradients[i] for gradients, has in zip(self.gradients, received) if has[i]]
             if parts:
-                found[p] = constant(np.asarray(reduce(np.add, parts)) if len(parts) > 1 else parts[0].copy())
-        deposit(found)
+                found[p] = reduce(np.add, parts)
+        deposit(delivered(found))
         return float(sum(means))
 
     def _serve(self, pipe: Any, gradients: Sequence[Array]) -> None:

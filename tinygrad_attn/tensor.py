@@ -18,11 +18,12 @@ from .autograd import NUMPY, Array, Lock, Node, constant, deposit, differentiate
 from .modes import is_grad_enabled
 
 # What NumPy may compute from the bare arrays: nothing here has a gradient.
-_PLAIN = """
+_WITHOUT_GRADIENT = """
 argmin argsort sign signbit floor ceil round around isfinite isnan isinf allclose isclose array_equal any all
 count_nonzero shape ndim size zeros_like ones_like empty_like full_like result_type logical_and logical_or logical_not
 bitwise_and bitwise_or bitwise_xor invert array_repr array_str array2string may_share_memory shares_memory
 """.split()
+_PLAIN = {getattr(np, name) for name in _WITHOUT_GRADIENT}
 
 
 class Tensor(Node, NDArrayOperatorsMixin):
@@ -80,9 +81,7 @@ class Tensor(Node, NDArrayOperatorsMixin):
             raise ValueError(f"a gradient of shape {grad.shape} does not fit a tensor of shape {self.shape}")
         self._grad = grad
 
-    requires_grad = property(
-        attrgetter("_requires_grad"), _set_requires_grad, doc="Whether gradients flow to this value."
-    )
+    requires_grad = property(attrgetter("_requires_grad"), _set_requires_grad, doc="Whether gradients flow here.")
     is_leaf = property(lambda self: self.op is None, doc="Whether no operation made this value.")
     data = property(attrgetter("_data"), _set_data, doc="The array; read-only while a graph needs it.")
     grad = property(attrgetter("_grad"), _set_grad, doc="The gradient, a Tensor; None before any backward pass.")
@@ -233,7 +232,7 @@ def _dispatch(function: Any, args: Any, kwargs: Any) -> Any:
     """NumPy's function on Tensors: ours of the same name, or NumPy's own where no gradient exists."""
     if function in NUMPY:
         return NUMPY[function](*args, **kwargs)
-    if function.__name__ in _PLAIN:
+    if function in _PLAIN:
         return function(*map(_bare, args), **{k: _bare(v) for k, v in kwargs.items()})
     raise TypeError(
         f"np.{function.__name__} has no gradient rule here; it works on .numpy(), which cuts the graph, or"

@@ -294,11 +294,12 @@ def silu(x: Array) -> Array:
 
 
 _GELU = 1.5957691216057308  # 2 sqrt(2 / pi)
+_CUBIC = 0.044715
 
 
 @np.errstate(over="ignore")  # an infinite cube gives the right gate, 0 or 1
 def _gelu_gate(x: Array) -> Array:
-    return 1 / (1 + np.exp(x * (-_GELU - 0.044715 * _GELU * (x * x))))
+    return 1 / (1 + np.exp(x * (-_GELU - _CUBIC * _GELU * (x * x))))
 
 
 @primitive(saves=_gelu_gate)
@@ -320,7 +321,7 @@ def gelu(x: Array, gate: Array) -> Array:
 
 def _gelu_rule(g: Array, out: Array, x: Array, gate: Array) -> Array:
     tail = _GELU * (out * (1 - gate))  # 0 for large x, in time for the square
-    return g * (gate + (tail + 3 * 0.044715 * (tail * x * x)))
+    return g * (gate + (tail + 3 * _CUBIC * (tail * x * x)))
 
 
 gelu.gradients(x=_gelu_rule)

@@ -191,6 +191,7 @@ def prod(x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
     factors = reshape(transpose(x, (*axes, *kept)), (_count(x, axes), *(x.shape[i] for i in kept)))
     while len(factors) > 1:
         half = len(factors) // 2
-        factors = concatenate([factors[:half] * factors[half : 2 * half], factors[2 * half :]])
+        pairs = factors[:half] * factors[half : 2 * half]
+        factors = concatenate([pairs, factors[2 * half :]]) if len(factors) % 2 else pairs
     product = factors[0] if len(factors) else factors.sum(0) + 1  # the product of nothing is 1
     return reshape(product, tuple(1 if i in axes else n for i, n in enumerate(x.shape))) if keepdims else product
